@@ -1,0 +1,54 @@
+"""The error family: each says what, where, expected and got, and how to mend it.
+
+Every class is also the fitting builtin, so ``except ValueError`` keeps working, and carries the
+exit code that the command line returns for it.
+"""
+
+
+class FeatfoldError(Exception):
+    """Base of every error that featfold raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(FeatfoldError, ValueError):
+    """A job, an option or an argument that cannot be carried out as written."""
+
+    exit_code = 2
+
+
+class UnknownNameError(ConfigError, KeyError):
+    """A name (detector, metric, split, option) that does not exist; the message names near ones."""
+
+    def __str__(self) -> str:  # KeyError would print the repr
+        return str(self.args[0]) if self.args else ""
+
+
+class ExistsRefusedError(FeatfoldError, FileExistsError):
+    """Output that exists already and was not asked to be overwritten."""
+
+    exit_code = 2
+
+
+class BudgetError(FeatfoldError, MemoryError):
+    """A plan whose projected memory exceeds what a worker may use; raised before any read."""
+
+    exit_code = 3
+
+
+class DataError(FeatfoldError, ValueError):
+    """Data that contradicts its declaration: shapes, dtypes, labels, non-finite values."""
+
+    exit_code = 4
+
+
+class MissingInputError(DataError, FileNotFoundError):
+    """An input file, store, split or array that is not there."""
+
+
+class IncompleteError(DataError):
+    """A split some of whose blocks were never committed."""
+
+
+class CorruptError(DataError):
+    """Stored bytes that do not match the checksum in the manifest."""
