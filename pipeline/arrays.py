@@ -214,7 +214,7 @@ def _syrk_into_numpy(total: Array, x: Array) -> Array:
 
 @Kernel
 def add_into(total: Array, x: Array) -> Array:
-    """Add ``x`` to ``total`` of the same shape, in place where the library can; return the total."""
+    """Add ``x`` to ``total`` of the same shape, in place where possible; return the total."""
     return total + namespace(total, x).astype(x, total.dtype)
 
 
@@ -222,6 +222,17 @@ def add_into(total: Array, x: Array) -> Array:
 def _add_into_numpy(total: Array, x: Array) -> Array:
     total += x
     return total
+
+
+@Kernel
+def subtract_into(out: Array, x: Array, y: Array) -> Array:
+    """Return x - y, in the memory of ``out`` where the library can write there."""
+    return x - y
+
+
+@subtract_into.fast("numpy")
+def _subtract_into_numpy(out: Array, x: Array, y: Array) -> Array:
+    return np.subtract(x, y, out=out)
 
 
 @Kernel
@@ -255,7 +266,7 @@ def sort_keys(x: Array) -> Array:
     exponent = xp.floor(xp.log2(safe))
     # log2 may round across a power of two; one correction each way is exact.
     scaled = _times_power(safe, -exponent)
-    exponent = exponent + xp.astype(scaled >= 2.0, xp.float64) - xp.astype(scaled < 1.0, xp.float64)
+    exponent += xp.astype(scaled >= 2.0, xp.float64) - xp.astype(scaled < 1.0, xp.float64)
     mantissa = xp.astype((_times_power(safe, -exponent) - 1.0) * 2.0**52, xp.int64)
     keys = xp.astype(exponent + 1023.0, xp.int64) * 2**52 + mantissa
     tiny = xp.astype(

@@ -95,7 +95,7 @@ class Arena:
         self._buffers: dict[tuple[str, tuple[int, ...], str], Array] = {}
 
     def take(self, name: str, shape: tuple[int, ...], dtype: Any, like: Array) -> Array:
-        """Return an uninitialised buffer of ``shape`` in the library, on the device, of ``like``."""
+        """Return an uninitialised buffer of ``shape``, of the library and device of ``like``."""
         key = (name, shape[1:], str(dtype))
         buffer = self._buffers.get(key)
         if buffer is None or buffer.shape[0] < shape[0]:

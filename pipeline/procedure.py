@@ -1,0 +1,189 @@
+"""Procedures: detectors and metrics as generators, what they may ask for, and how they combine.
+
+A procedure yields the statistics it needs under names of its choice, is sent their results under
+the same names, and may ask again: one yield is one pass over the data. It returns what was asked
+of it: a scorer, or metric values. Procedures run on the client only and never touch data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from typing import Any, Protocol, TypeVar
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import value
+from pipeline.errors import FeatfoldError
+from pipeline.statistics import Statistic
+from pipeline.views import View, memoised
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+TRAIN, VAL, VAL_OOD = "train", "val", "val_ood"
+
+
+@value
+class On:
+    """A statistic over another split than the one that is fitted on: ``val`` or ``val_ood``."""
+
+    role: str
+    statistic: Any
+
+
+@value
+class Rows:
+    """One output row per input row: written block by block, read back through a reader."""
+
+    view: View
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return (self.view,)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.view.fields
+
+
+Request = Statistic[Any, Any] | On | Rows
+Requests = Mapping[str, Any]
+Results = Mapping[str, Any]
+Passes = Generator[Requests, Results, T]
+
+
+class Bank(Protocol):
+    """Reference to the rows that a nearest-neighbour scorer compares with."""
+
+    split: str
+    view: View
+    where: View
+
+
+class Scorer(Protocol):
+    """A fitted detector: a value of constants, views and scalars, which is exactly what is saved.
+
+    Scores are float64 (n,), or (n, t) per token, and HIGHER MEANS MORE OUT-OF-DISTRIBUTION.
+    """
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """Every view it looks at."""
+        ...
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Stored arrays it reads."""
+        ...
+
+    @property
+    def bank(self) -> Bank | None:
+        """Rows it compares with, where it needs any."""
+        ...
+
+    def score(self, chunk: Chunk) -> Array:
+        """Return one score per row of the chunk."""
+        ...
+
+
+class Procedure(Protocol[T_co]):
+    """A detector or a metric: a value of its options, with the passes it needs."""
+
+    def passes(self, schema: Schema) -> Passes[T_co]:  # type: ignore[misc]
+        """Yield requests, receive results, return the outcome."""
+        ...
+
+
+class Detector(Protocol):
+    """A frozen set of hyper-parameters whose passes end in a scorer."""
+
+    def passes(self, schema: Schema) -> Passes[Scorer]:
+        """Yield the statistics of the fit; return the scorer."""
+        ...
+
+
+@value
+class Estimate:
+    """A metric's number with rigorous bounds; ``lower == upper`` where it is exact.
+
+    An undefined number is NaN with a ``reason``.
+    """
+
+    value: float
+    lower: float
+    upper: float
+    exact: bool = True
+    reason: str = ""
+
+    def __float__(self) -> float:
+        return self.value
+
+
+MetricResult = Mapping[str, Estimate]
+
+
+class Metric(Protocol):
+    """A frozen set of options whose passes end in named numbers."""
+
+    def passes(self, schema: Schema) -> Passes[MetricResult]:
+        """Yield the statistics of the metric; return its numbers by name."""
+        ...
+
+
+@value
+class Scored:
+    """The scores of a scorer as a view () float64; token scores give the largest of the row."""
+
+    scorer: Any
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset(self.scorer.fields)
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        for view in self.scorer.views:
+            view.shape(schema)
+        return ()
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return rows * 8
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        scores = self.scorer.score(chunk)
+        return scores if scores.ndim == 1 else arrays.namespace(scores).max(scores, axis=1)
+
+
+def together(procedures: Mapping[str, Passes[Any]]) -> Passes[dict[str, Any]]:
+    """Advance several procedures in lockstep: as many passes as the longest needs, not the sum."""
+    outcomes: dict[str, Any] = {}
+    pending: dict[str, Requests] = {}
+
+    def advance(name: str, results: Results | None) -> None:
+        pending.pop(name, None)
+        try:
+            procedure = procedures[name]
+            pending[name] = next(procedure) if results is None else procedure.send(results)
+        except StopIteration as stop:
+            outcomes[name] = stop.value
+
+    for name in procedures:
+        advance(name, None)
+    while pending:
+        asked = {
+            (name, key): request for name, keys in pending.items() for key, request in keys.items()
+        }
+        answers = yield {f"{name}/{key}": request for (name, key), request in asked.items()}
+        for name in list(pending):
+            advance(name, {key: answers[f"{name}/{key}"] for key in pending[name]})
+    return {name: outcomes[name] for name in procedures}
+
+
+def run_alone(procedure: Passes[T]) -> T:
+    """Return the outcome of a procedure that asks for nothing."""
+    try:
+        asked = next(procedure)
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    raise FeatfoldError(f"the procedure asks for {sorted(asked)}: run it over a split")

@@ -1,0 +1,365 @@
+"""The one file that every table, figure and page derives from: its shape, writing and reading.
+
+The ``TypedDict`` classes are the schema of ``results.json``; ``check`` walks them, so what they
+say is what is enforced. Keys beyond the declared ones pass untouched, which lets a later version
+add to the file without a new schema number.
+"""
+
+import json
+import math
+import os
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import (
+    Any,
+    NotRequired,
+    TypedDict,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+from pipeline.errors import DataError, MissingInputError
+
+SCHEMA = 1
+FILE_NAME = "results.json"
+NOT_A_NUMBER = "the computation gave no finite number"
+
+
+class Value(TypedDict):
+    """One number with its bounds; ``value`` is null where undefined, and ``reason`` says why."""
+
+    value: float | None
+    lower: NotRequired[float | None]
+    upper: NotRequired[float | None]
+    exact: NotRequired[bool]
+    reason: NotRequired[str]
+
+
+class Verdict(TypedDict):
+    """How the run ended."""
+
+    status: str
+    seconds: float
+    bytes_read: int
+    passes: int
+
+
+class ArrayFacts(TypedDict):
+    """Row shape and dtype of one stored array."""
+
+    shape: list[int]
+    dtype: str
+
+
+class SplitFacts(TypedDict):
+    """One split the run read; ``role`` is id_train, id_test, near, far or csid."""
+
+    split: str
+    role: str
+    rows: int
+    void: int
+    nbytes: int
+    arrays: dict[str, ArrayFacts]
+    class_counts: list[int] | None
+
+
+class DetectorFacts(TypedDict):
+    """One detector; ``baseline`` marks a trivial score that the others must beat."""
+
+    id: str
+    name: str
+    options: dict[str, Any]
+    passes: int
+    needs: list[str]
+    state_nbytes: int
+    notes: list[str]
+    baseline: bool
+
+
+class Score(TypedDict):
+    """One detector on one out-of-distribution set."""
+
+    detector: str
+    ood: str
+    group: str
+    n_id: int
+    n_ood: int
+    metrics: dict[str, Value]
+
+
+class Histogram(TypedDict):
+    """Scores of one detector over shared bins: b + 1 edges, b counts for each split."""
+
+    detector: str
+    edges: list[float | None]
+    counts: dict[str, list[int]]
+
+
+class Curve(TypedDict):
+    """ROC curve of one detector on one out-of-distribution set (OOD is positive)."""
+
+    detector: str
+    ood: str
+    fpr: list[float]
+    tpr: list[float]
+
+
+PerClass = TypedDict(
+    "PerClass",
+    {
+        "class": int,
+        "support": int,
+        "precision": float | None,
+        "recall": float | None,
+        "f1": float | None,
+        "iou": float | None,
+        "dice": float | None,
+    },
+)
+
+
+class Classification(TypedDict):
+    """In-distribution classification; ``confusion`` has true classes as rows."""
+
+    split: str
+    rows: int
+    overall: dict[str, Value]
+    per_class: list[PerClass]
+    confusion: list[list[int]]
+    logits: str
+
+
+class StatisticFacts(TypedDict):
+    """One statistic of a pass and the procedures that asked for it."""
+
+    name: str
+    asked_by: list[str]
+    state_nbytes: int
+
+
+class PassFacts(TypedDict):
+    """One pass over the data."""
+
+    name: str
+    blocks: int
+    nbytes: int
+    seconds: float
+    fields: list[str]
+    statistics: list[StatisticFacts]
+
+
+class MemoryPart(TypedDict):
+    """One term of the projection."""
+
+    name: str
+    nbytes: int
+
+
+class Memory(TypedDict):
+    """Memory per worker: what the plan projected, what was allowed, what was measured."""
+
+    cluster: str
+    workers: int
+    reserved_nbytes: int
+    projected_nbytes: int
+    allowed_nbytes: int | None
+    measured_nbytes: int | None
+    parts: list[MemoryPart]
+
+
+class Provenance(TypedDict):
+    """What is needed to run it again."""
+
+    featfold: str
+    python: str
+    platform: str
+    versions: dict[str, str]
+    config: str
+    command: str
+    store: str
+    checksums: dict[str, str]
+
+
+class Results(TypedDict):
+    """The whole of ``results.json``."""
+
+    schema: int
+    name: str
+    run: str
+    created: str
+    verdict: Verdict
+    data: list[SplitFacts]
+    detectors: list[DetectorFacts]
+    scores: list[Score]
+    histograms: list[Histogram]
+    curves: list[Curve]
+    classification: Classification | None
+    passes: list[PassFacts]
+    memory: Memory
+    conventions: list[str]
+    provenance: Provenance
+
+
+def write(results: Mapping[str, Any], directory: Path | str) -> Path:
+    """Write ``results.json`` into ``directory`` by atomic rename and return its path.
+
+    A NaN or infinite ``value`` becomes null and gains a ``reason``; any other becomes null.
+    Raises DataError when the content does not follow the schema; nothing is written then.
+    """
+    path = Path(directory) / FILE_NAME
+    write_text(path, _dump(check(results, str(path))))
+    return path
+
+
+def read(path: Path | str) -> Results:
+    """Read and check ``results.json``, given as the file or as the run directory that holds it.
+
+    Raises MissingInputError when there is none, DataError when it is not JSON, has another
+    schema version, or lacks or mistypes a key (the message names the key).
+    """
+    file = Path(path)
+    file = file / FILE_NAME if file.is_dir() else file
+    try:
+        content = json.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise MissingInputError(
+            f"{file}: no such file; expected the {FILE_NAME} of a finished run or its directory"
+        ) from None
+    except ValueError as error:
+        raise DataError(f"{file}: not a JSON document ({error}); run the job again") from None
+    return check(content, str(file))
+
+
+def check(content: Any, where: str = FILE_NAME) -> Results:
+    """Return ``content`` as plain JSON values if it follows the schema, else raise DataError."""
+    tree = _plain(content)
+    version = tree.get("schema") if isinstance(tree, dict) else None
+    if version != SCHEMA:
+        raise DataError(
+            f"{where}: schema version {version!r}, this featfold reads {SCHEMA}; "
+            "use the featfold version that wrote the file or run the job again"
+        )
+    _follow(tree, Results, where, "")
+    results = cast(Results, tree)
+    _refer(results, where)
+    return results
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write UTF-8 text beside ``path``, flush it to the disk and rename it into place."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def _plain(tree: Any) -> Any:
+    if isinstance(tree, Mapping):
+        plain = {str(key): _plain(item) for key, item in tree.items()}
+        if plain.get("value", 0) is None and not plain.get("reason"):
+            plain["reason"] = NOT_A_NUMBER
+        return plain
+    if isinstance(tree, (list, tuple)):
+        return [_plain(item) for item in tree]
+    if hasattr(tree, "tolist"):  # arrays and array scalars
+        return _plain(tree.tolist())
+    if isinstance(tree, float) and not math.isfinite(tree):
+        return None
+    return tree
+
+
+_LEAVES: dict[Any, tuple[tuple[type, ...], str]] = {
+    float: ((float, int), "a number"),
+    int: ((int,), "an integer"),
+    str: ((str,), "a string"),
+    bool: ((bool,), "true or false"),
+}
+
+
+def _follow(tree: Any, hint: Any, where: str, key: str) -> None:
+    """Raise DataError unless ``tree`` has the type ``hint``; ``key`` is the path to it."""
+    origin = get_origin(hint)
+    if hint is Any:
+        return
+    if origin in (Union, types.UnionType):  # only "something or null" occurs in the schema
+        if tree is not None:
+            _follow(tree, next(a for a in get_args(hint) if a is not type(None)), where, key)
+    elif is_typeddict(hint):
+        _expect(isinstance(tree, dict), tree, "an object", where, key)
+        for name, inner in get_type_hints(hint).items():
+            if name in tree:
+                _follow(tree[name], inner, where, f"{key}.{name}" if key else name)
+            elif name in hint.__required_keys__:
+                raise DataError(f"{where}: {key or 'the document'} lacks the key {name!r}")
+    elif origin is dict:
+        _expect(isinstance(tree, dict), tree, "an object", where, key)
+        for name, item in tree.items():
+            _follow(item, get_args(hint)[1], where, f"{key}.{name}")
+    elif origin is list:
+        _expect(isinstance(tree, list), tree, "a list", where, key)
+        for position, item in enumerate(tree):
+            _follow(item, get_args(hint)[0], where, f"{key}[{position}]")
+    else:
+        kinds, words = _LEAVES[hint]
+        fits = isinstance(tree, kinds) and (hint is bool or not isinstance(tree, bool))
+        _expect(fits, tree, words, where, key)
+
+
+def _expect(fits: bool, got: Any, words: str, where: str, key: str) -> None:
+    if not fits:
+        shown = repr(got) if len(repr(got)) <= 60 else repr(got)[:57] + "..."
+        raise DataError(f"{where}: {key}: expected {words}, got {shown}")
+
+
+def _refer(results: Results, where: str) -> None:
+    """Every score, histogram and curve names a declared detector, and lengths agree."""
+    ids = [detector["id"] for detector in results["detectors"]]
+    if len(set(ids)) != len(ids):
+        raise DataError(f"{where}: two detectors share an id among {ids}; give each its own `id`")
+    for key in ("scores", "histograms", "curves"):
+        for position, entry in enumerate(cast(list[dict[str, Any]], results[key])):  # type: ignore[literal-required]
+            if entry["detector"] not in ids:
+                raise DataError(
+                    f"{where}: {key}[{position}].detector: {entry['detector']!r} is not among "
+                    f"the detectors {ids}"
+                )
+    for histogram in results["histograms"]:
+        for split, counts in histogram["counts"].items():
+            if len(counts) + 1 != len(histogram["edges"]):
+                raise DataError(
+                    f"{where}: histogram of {histogram['detector']!r} on {split!r}: expected "
+                    f"{len(histogram['edges']) - 1} counts, got {len(counts)}"
+                )
+    for curve in results["curves"]:
+        if len(curve["fpr"]) != len(curve["tpr"]):
+            raise DataError(
+                f"{where}: curve of {curve['detector']!r} on {curve['ood']!r}: "
+                f"{len(curve['fpr'])} fpr values, {len(curve['tpr'])} tpr values"
+            )
+
+
+def _dump(results: Results) -> str:
+    """JSON with one line for each entry of a top-level list, so that files diff and grep well."""
+    lines = []
+    for key, item in results.items():
+        if isinstance(item, list) and item:
+            body = ",\n".join(f"  {_compact(entry)}" for entry in item)
+            lines.append(f" {_compact(key)}: [\n{body}\n ]")
+        else:
+            lines.append(f" {_compact(key)}: {_compact(item)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
+
+
+def _compact(item: Any) -> str:
+    return json.dumps(item, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,26 @@
+"""Views: what statistics and scorers see of a chunk, computed once and remembered.
+
+A view is a value, so equal views of two detectors share their work. Rows that must not count are
+filtered by views too (``where``), never by dropping rows beforehand: no result depends on what
+else is computed in the same pass.
+"""
+
+from pipeline.views.base import View as View
+from pipeline.views.base import memoised as memoised
+from pipeline.views.features import Linear as Linear
+from pipeline.views.features import Pooled as Pooled
+from pipeline.views.features import Projected as Projected
+from pipeline.views.features import Stored as Stored
+from pipeline.views.features import TokenCounts as TokenCounts
+from pipeline.views.features import Tokens as Tokens
+from pipeline.views.logits import Logits as Logits
+from pipeline.views.logits import LogSoftmax as LogSoftmax
+from pipeline.views.logits import LogSumExp as LogSumExp
+from pipeline.views.logits import Predicted as Predicted
+from pipeline.views.rows import Both as Both
+from pipeline.views.rows import Correct as Correct
+from pipeline.views.rows import Every as Every
+from pipeline.views.rows import Finite as Finite
+from pipeline.views.rows import IsOOD as IsOOD
+from pipeline.views.rows import Labels as Labels
+from pipeline.views.rows import Valid as Valid

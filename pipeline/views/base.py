@@ -1,0 +1,50 @@
+"""The view protocol, and how views remember their results."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+
+V = TypeVar("V")
+
+
+class View(Protocol):
+    """A value that computes one array per chunk, with one entry per row."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Stored arrays it reads."""
+        ...
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        """Shape of one row of the view; raises where the schema does not fit."""
+        ...
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        """Bytes it allocates for ``rows`` rows."""
+        ...
+
+    def __call__(self, chunk: Chunk, /) -> Array:
+        """Return the view of a chunk: (rows, *shape)."""
+        ...
+
+
+def memoised(compute: Callable[[V, Chunk], Array]) -> Callable[[V, Chunk], Array]:
+    """Make the call of a view remember its result on the chunk."""
+
+    @functools.wraps(compute)
+    def call(self: V, chunk: Chunk) -> Array:
+        return chunk.memo(self, lambda: compute(self, chunk))
+
+    return call
+
+
+def floats_nbytes(shape: tuple[int, ...], rows: int, itemsize: int = 8) -> int:
+    """Return the bytes of ``rows`` rows of ``shape``."""
+    return rows * int(np.prod(shape, dtype=np.int64)) * itemsize

@@ -1,0 +1,207 @@
+"""Views of features: tokens, pooled vectors, linear heads and projections."""
+
+from __future__ import annotations
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import Const, value
+from pipeline.errors import ConfigError, DataError
+from pipeline.views.base import View, floats_nbytes, memoised
+
+
+@value
+class Stored:
+    """An array as it is stored."""
+
+    field: str
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field})
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return schema.spec(self.field).shape
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return 0
+
+    def __call__(self, chunk: Chunk) -> Array:
+        return chunk[self.field]
+
+
+@value
+class Tokens:
+    """Token features (t, d), at least float32.
+
+    Where the split has a ``mask``, tokens that are not valid hold the mean of the row's valid
+    ones: they then change neither the mean of the row nor the scatter about it.
+    """
+
+    field: str = "features"
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field})
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        shape = schema.spec(self.field).shape
+        if len(shape) != 2:
+            raise DataError(
+                f"{schema.split}: {self.field} has rows of shape {shape}, tokens need (t, d); "
+                "use pool: mean for features that are pooled already"
+            )
+        return shape
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        wide = schema.spec(self.field).memory_dtype.itemsize >= 4
+        plain = wide and "mask" not in schema.arrays
+        return 0 if plain else floats_nbytes(self.shape(schema), rows, 4)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x = chunk[self.field]
+        xp = arrays.namespace(x)
+        if arrays.itemsize(x.dtype) < 4:
+            x = xp.astype(x, xp.float32)
+        if "mask" not in chunk.arrays:
+            return x
+        mean = xp.astype(Pooled("mean", self.field)(chunk), x.dtype)
+        return xp.where(chunk["mask"][:, :, None] != 0, x, mean[:, None, :])
+
+
+@value
+class TokenCounts:
+    """Valid tokens of each row, () int64: t without a mask, 1 for features without tokens."""
+
+    field: str = "features"
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field})
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return ()
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return rows * 8
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x = chunk[self.field]
+        xp = arrays.namespace(x)
+        if x.ndim == 3 and "mask" in chunk.arrays:
+            valid = xp.astype(chunk["mask"] != 0, xp.int64)
+            return xp.sum(valid, axis=1, dtype=xp.int64)
+        tokens = x.shape[1] if x.ndim == 3 else 1
+        return xp.full((chunk.rows,), tokens, dtype=xp.int64, device=arrays.device_of(x))
+
+
+@value
+class Pooled:
+    """One float64 feature vector (d,) per row: the mean over valid tokens, or the class token.
+
+    Features without a token axis pass through. A row without a valid token becomes NaN.
+    """
+
+    how: str = "mean"
+    field: str = "features"
+
+    def __post_init__(self) -> None:
+        if self.how not in ("mean", "cls"):
+            raise ConfigError(f"pool: {self.how!r} is unknown; choose mean, cls or tokens")
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"cls" if self.how == "cls" else self.field})
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        (field,) = self.fields
+        shape = schema.spec(field).shape
+        if len(shape) not in (1, 2):
+            raise DataError(
+                f"{schema.split}: {field} has rows of shape {shape}; expected (d,) or (t, d)"
+            )
+        return shape[-1:]
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return floats_nbytes(self.shape(schema), rows)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        (field,) = self.fields
+        x = chunk[field]
+        xp = arrays.namespace(x)
+        if x.ndim == 2:
+            return xp.astype(x, xp.float64)
+        count = xp.astype(TokenCounts(field)(chunk), xp.float64)
+        if "mask" in chunk.arrays:
+            x = xp.where(chunk["mask"][:, :, None] != 0, x, xp.zeros_like(x))
+        total = xp.sum(x, axis=1, dtype=xp.float64)
+        return total / xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
+
+
+@value
+class Linear:
+    """Logits (k,) of a linear head: W x + b."""
+
+    of: View
+    weight: Const
+    """W (k, d)."""
+    bias: Const
+    """b (k,)."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.of.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        classes, features = self.weight.shape
+        if self.of.shape(schema) != (features,) or classes != schema.classes:
+            raise DataError(
+                f"{schema.split}: a head of shape {self.weight.shape} does not fit features "
+                f"{self.of.shape(schema)} and {schema.classes} classes"
+            )
+        return (classes,)
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return floats_nbytes(self.shape(schema), rows)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x = self.of(chunk)
+        xp = arrays.namespace(x)
+        return xp.matmul(x, xp.matrix_transpose(self.weight.like(x))) + self.bias.like(x)
+
+
+@value
+class Projected:
+    """Coordinates (q,) of a vector view, (t, q) of tokens, in a basis: (x - origin) basis."""
+
+    of: View
+    basis: Const
+    """(d, q), orthonormal columns or a whitening matrix."""
+    origin: Const
+    """(d,)."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.of.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        shape = self.of.shape(schema)
+        if shape[-1:] != self.origin.shape:
+            raise DataError(
+                f"{schema.split}: a basis over {self.origin.shape} features does not fit features "
+                f"of shape {shape}"
+            )
+        return (*shape[:-1], self.basis.shape[1])
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        centred = floats_nbytes(self.of.shape(schema), rows)
+        return centred + floats_nbytes(self.shape(schema), rows)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x = self.of(chunk)
+        return arrays.namespace(x).matmul(x - self.origin.like(x), self.basis.like(x))

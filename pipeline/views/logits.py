@@ -1,0 +1,109 @@
+"""Views of logits, in log space so that nothing saturates."""
+
+from __future__ import annotations
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import value
+from pipeline.errors import DataError
+from pipeline.views.base import View, floats_nbytes, memoised
+
+
+@value
+class Logits:
+    """Stored logits (k,) as float64."""
+
+    field: str = "logits"
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field})
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        shape = schema.spec(self.field).shape
+        if shape != (schema.classes,):
+            raise DataError(
+                f"{schema.split}: {self.field} has rows of shape {shape}, but the split declares "
+                f"{schema.classes} classes; expected ({schema.classes},)"
+            )
+        return shape
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return floats_nbytes(self.shape(schema), rows)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x = chunk[self.field]
+        xp = arrays.namespace(x)
+        return xp.astype(x, xp.float64)
+
+
+@value
+class LogSoftmax:
+    """log softmax (k,) of a logits view; finite where the logits are."""
+
+    of: View = Logits()
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.of.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return self.of.shape(schema)
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return floats_nbytes(self.shape(schema), rows)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        f = self.of(chunk)
+        return f - LogSumExp(self.of)(chunk)[:, None]
+
+
+@value
+class LogSumExp:
+    """log sum exp () of a logits view, without overflow."""
+
+    of: View = Logits()
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.of.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return ()
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return floats_nbytes(self.of.shape(schema), rows)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        f = self.of(chunk)
+        xp = arrays.namespace(f)
+        top = xp.max(f, axis=1)
+        return top + xp.log(xp.sum(xp.exp(f - top[:, None]), axis=1))
+
+
+@value
+class Predicted:
+    """Predicted class () int64: the first largest logit."""
+
+    of: View = Logits()
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.of.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        self.of.shape(schema)
+        return ()
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return rows * 8
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        f = self.of(chunk)
+        xp = arrays.namespace(f)
+        return xp.astype(xp.argmax(f, axis=1), xp.int64)
