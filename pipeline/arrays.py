@@ -7,8 +7,10 @@ array API standard alone, and faster bodies for single libraries.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -44,12 +46,33 @@ def like(host: np.ndarray[Any, Any], x: Array) -> Array:
     """Return ``host`` as an array of the library and device of ``x``."""
     if library(x) == "numpy":
         return np.asarray(host)
-    return namespace(x).asarray(host, device=device_of(x))
+    # Some libraries refuse to wrap read-only memory.
+    writeable = host if host.flags.writeable else host.copy()
+    return namespace(x).asarray(writeable, device=device_of(x))
 
 
-def to_device(host: np.ndarray[Any, Any], device: Any = None, xp: Any = np) -> Array:
-    """Return ``host`` on ``device`` of namespace ``xp``: the one place where data moves."""
-    return host if xp is np else xp.asarray(host, device=device)
+@dataclass(frozen=True)
+class Place:
+    """Where the arrays of a worker live: a library and one of its devices.
+
+    :meth:`put` is the one place where data moves to a device.
+    """
+
+    library: str = "numpy"
+    device: str = ""
+
+    def put(self, host: np.ndarray[Any, Any]) -> Array:
+        """Return ``host`` as an array of this place."""
+        if self.library == "numpy":
+            return host
+        xp = importlib.import_module(_NAMESPACES.get(self.library, self.library))
+        device = xp.Device(self.device) if hasattr(xp, "Device") else (self.device or None)
+        # Some libraries refuse to wrap read-only memory.
+        return xp.asarray(host if host.flags.writeable else host.copy(), device=device)
+
+
+HOST = Place()
+_NAMESPACES = {"torch": "array_api_compat.torch"}
 
 
 def to_host(x: Array) -> np.ndarray[Any, Any]:
@@ -157,6 +180,8 @@ def segment_sum(x: Array, ids: Array, classes: int) -> Array:
 def _segment_sum_numpy(x: Array, ids: Array, classes: int) -> Array:
     # Gather and reduce per present class: 6 to 12 times faster than add.reduceat along rows.
     sums = np.zeros((classes, *x.shape[1:]))
+    if not len(ids):
+        return sums
     order = np.argsort(ids, kind="stable")
     present, starts = np.unique(ids[order], return_index=True)
     for label, rows in zip(present, np.split(order, starts[1:]), strict=True):

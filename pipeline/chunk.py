@@ -200,6 +200,10 @@ class Split(Protocol):
         """Most rows of a chunk that :meth:`read` yields."""
         ...
 
+    def only(self, block: Block) -> Split:
+        """Return what a worker must be sent to read ``block``: itself, or just those rows."""
+        ...
+
     def read(self, block: Block, fields: frozenset[str]) -> Iterator[Chunk]:
         """Yield the chunks of a block, in order, with the given arrays only; each is read once."""
         ...
@@ -207,3 +211,38 @@ class Split(Protocol):
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
         """Return a checksum of the rows of a block for each of the given arrays."""
         ...
+
+
+def concatenated(splits: Sequence[Split]) -> Schema:
+    """Return the schema of several splits read one after the other.
+
+    Arrays are those that all splits have; rows of a split without labels have label -1. Raises
+    :class:`DataError` where classes, row shapes or layouts differ.
+    """
+    first = splits[0].schema
+    if len(splits) == 1:
+        return first
+    for other in (split.schema for split in splits[1:]):
+        if other.classes != first.classes:
+            raise DataError(
+                f"{first.split} declares {first.classes} classes, {other.split} "
+                f"{other.classes}; splits that are evaluated together must agree"
+            )
+        for name in first.arrays.keys() & other.arrays.keys():
+            ours, theirs = first.arrays[name], other.arrays[name]
+            if (ours.shape, ours.layout) != (theirs.shape, theirs.layout):
+                raise DataError(
+                    f"{name} has rows {ours.shape} {ours.layout} in {first.split}, but "
+                    f"{theirs.shape} {theirs.layout} in {other.split}"
+                )
+    common = set(first.arrays).intersection(*(split.schema.arrays for split in splits))
+    labels = {"labels"} if any("labels" in split.schema.arrays for split in splits) else set()
+    return Schema(
+        sum(split.schema.rows for split in splits),
+        first.classes,
+        {
+            name: next(s.schema.arrays[name] for s in splits if name in s.schema.arrays)
+            for name in common | labels
+        },
+        " + ".join(split.name for split in splits),
+    )

@@ -7,14 +7,15 @@ saved weights, or fitted in closed form first; detectors make no case distinctio
 from __future__ import annotations
 
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from pipeline.chunk import Schema
 from pipeline.content import Const, value
-from pipeline.errors import DataError
-from pipeline.linalg import whiten
+from pipeline.errors import ConfigError, DataError, MissingInputError
+from pipeline.linalg import check_regularisation, whiten
 from pipeline.statistics import ClassMoments, Moments
 from pipeline.views import Linear, Logits, Pooled, View
 
@@ -37,6 +38,12 @@ class StoredHead:
     field: str = "logits"
 
     def passes(self, schema: Schema) -> Generator[Any, Any, View]:
+        if self.field not in schema.arrays:
+            raise MissingInputError(
+                f"split {schema.split or '(in memory)'} stores no {self.field!r} (it has "
+                f"{', '.join(sorted(schema.arrays))}); choose head: lda, which is fitted on the "
+                "features, or head: {weights: FILE}"
+            )
         Logits(self.field).shape(schema)
         return Logits(self.field)
         yield  # a generator that asks for nothing
@@ -44,13 +51,48 @@ class StoredHead:
 
 @value
 class LinearHead:
-    """A linear head with known weights: W (k, d), b (k,)."""
+    """A linear head with known weights: W (k, d), b (k,). Raises ConfigError for other shapes."""
 
     weight: Const
     bias: Const
     of: View = Pooled()
 
+    def __post_init__(self) -> None:
+        if len(self.weight.shape) != 2 or self.bias.shape != self.weight.shape[:1]:
+            raise ConfigError(
+                f"a head needs weights of shape (k, d) and a bias of shape (k,), got "
+                f"{self.weight.shape} and {self.bias.shape}"
+            )
+
+    @classmethod
+    def read(cls, path: str | Path, of: View | None = None) -> LinearHead:
+        """Return the head that a safetensors file holds: ``weight``, and ``bias`` if it has one.
+
+        The names may carry a prefix (``fc.weight``). Raises :class:`MissingInputError` without the
+        file, :class:`ConfigError` where it does not hold exactly one weight.
+        """
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        if not Path(path).is_file():
+            raise MissingInputError(f"head: there is no file {path}")
+        try:
+            tensors = load_file(path)
+        except SafetensorError as error:
+            raise ConfigError(f"head: {path} is not a safetensors file ({error})") from error
+        names = [name for name in tensors if name.rpartition(".")[2] == "weight"]
+        if len(names) != 1:
+            raise ConfigError(
+                f"head: {path} holds {', '.join(sorted(tensors)) or 'nothing'}; expected exactly "
+                "one tensor named weight, (k, d), and one named bias, (k,)"
+            )
+        weight = tensors[names[0]].astype(np.float64)
+        bias = tensors.get(names[0].removesuffix("weight") + "bias", np.zeros(len(weight)))
+        return cls(Const(weight), Const(bias.astype(np.float64)), of or Pooled())
+
     def passes(self, schema: Schema) -> Generator[Any, Any, View]:
+        if not (np.isfinite(self.weight.array).all() and np.isfinite(self.bias.array).all()):
+            raise ConfigError("the weights or the bias of the head are not finite")
         logits = Linear(self.of, self.weight, self.bias)
         logits.shape(schema)
         return logits
@@ -63,11 +105,15 @@ class LDAHead:
 
     W = S^-1 mu, b = -mu' S^-1 mu / 2 + log prior, with the within-class covariance S (Fisher
     1936; Hastie, Tibshirani and Friedman 2009, section 4.3). Features are taken about the overall
-    mean, which changes no difference of logits and keeps the bias small.
+    mean, which changes no difference of logits and keeps them small. Classes without rows get a
+    bias that is never the largest.
     """
 
     of: View = Pooled()
     ridge: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_regularisation("ridge", self.ridge)
 
     def passes(self, schema: Schema) -> Generator[Any, Any, View]:
         results = yield {"moments": ClassMoments(of=self.of)}

@@ -7,12 +7,14 @@ space, where they cannot be negative.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from pipeline import arrays
 from pipeline.arrays import Array
+from pipeline.content import Const
 from pipeline.errors import ConfigError, DataError
 
 Host = np.ndarray[Any, Any]
@@ -40,40 +42,88 @@ class Whitening:
         return f"covariance of rank {self.rank} of {d}, condition {self.condition:.1e}; {how}"
 
 
-def whiten(covariance: Host, how: str = "ridge", ridge: float = 1e-6) -> Whitening:
+def check_regularisation(how: str, ridge: float) -> None:
+    """Raise :class:`ConfigError` for an unknown ``how`` or a ridge that is not above 0."""
+    if how not in COVARIANCES:
+        raise ConfigError(f"covariance: {how!r} is unknown; choose {' or '.join(COVARIANCES)}")
+    if not 0 < ridge < np.inf:
+        raise ConfigError(f"ridge: {ridge!r}; expected a finite number above 0, such as 1e-6")
+
+
+def whiten(
+    covariance: Host, how: str = "ridge", ridge: float = 1e-6, products: str = "float64"
+) -> Whitening:
     """Whiten a covariance (d, d).
 
     ``ridge`` adds ``ridge`` times trace / d to the diagonal, ten times more until a float64
     Cholesky factor exists. ``pinvh`` drops directions whose eigenvalue is below d * eps times the
-    largest, as ``scipy.linalg.pinvh`` does. Raises :class:`DataError` if every entry is zero or
-    one is not finite, and :class:`ConfigError` for an unknown ``how`` or a negative ridge.
+    largest, as ``scipy.linalg.pinvh`` does; eps is that of ``products``, the dtype in which the
+    products of the covariance were formed. The last few results are remembered, since detectors
+    and heads that are fitted together share their covariances. Raises :class:`DataError` if every
+    entry is zero or one is not finite, and :class:`ConfigError` for an unknown ``how`` or a ridge
+    that is not above 0.
     """
-    if how not in COVARIANCES:
-        raise ConfigError(f"covariance: {how!r} is unknown; choose {' or '.join(COVARIANCES)}")
-    if not ridge > 0:
-        raise ConfigError(f"ridge: {ridge!r}; expected a number above 0, such as 1e-6")
+    check_regularisation(how, ridge)
     if not np.isfinite(covariance).all():
         raise DataError("the covariance of the fit rows is not finite; look for huge features")
-    d = covariance.shape[0]
-    scale = float(np.trace(covariance)) / d
-    if not scale > 0:
+    if not np.trace(covariance) > 0:
         raise DataError(
             "the features of the fit rows do not vary within their classes (covariance is zero); "
             "fit on more rows per class"
         )
-    values, vectors = np.linalg.eigh(covariance)
-    kept = values > d * np.finfo(np.float64).eps * values[-1]
-    rank, condition = int(kept.sum()), float(values[-1] / values[kept][0])
+    return _whiten(Const(covariance), how, ridge, products)
+
+
+@lru_cache(maxsize=4)
+def _whiten(constant: Const, how: str, ridge: float, products: str) -> Whitening:
+    covariance = constant.array
     if how == "pinvh":
-        return Whitening(vectors[:, kept] / np.sqrt(values[kept]), 0.0, rank, condition)
+        values, vectors = np.linalg.eigh(covariance)
+        kept = _above_rounding(values, products)
+        return Whitening(vectors[:, kept] / np.sqrt(values[kept]), 0.0, *_quality(values[kept]))
+    factor, added = _ridge_cholesky(covariance, ridge)
+    values = np.linalg.eigvalsh(covariance)
+    quality = _quality(values[_above_rounding(values, products)])
+    return Whitening(np.linalg.solve(factor, np.eye(len(factor))).T, added, *quality)
+
+
+def _above_rounding(values: Host, products: str = "float64") -> Host:
+    """Tell which of the eigenvalues (d,), smallest first, are more than rounding."""
+    above: Host = values > len(values) * np.finfo(products).eps * values[-1]
+    return above
+
+
+def _quality(values: Host) -> tuple[int, float]:
+    """Return rank and condition from the eigenvalues above rounding, smallest first."""
+    return len(values), float(values[-1] / values[0])
+
+
+def _ridge_cholesky(covariance: Host, ridge: float) -> tuple[Host, float]:
+    """Return a Cholesky factor of the covariance plus a ridge, and that ridge over trace / d."""
+    d = len(covariance)
     for step in range(RIDGE_STEPS):
         added = ridge * 10.0**step
         try:
-            factor = np.linalg.cholesky(covariance + added * scale * np.eye(d))
+            ridged = covariance + added * np.trace(covariance) / d * np.eye(d)
+            return np.linalg.cholesky(ridged), added
         except np.linalg.LinAlgError:
             continue
-        return Whitening(np.linalg.solve(factor, np.eye(d)).T, added, rank, condition)
     raise DataError(f"no Cholesky factor with a ridge of up to {added:.0e} of trace / d")
+
+
+def principal_axes(moment: Host) -> tuple[Host, int]:
+    """Return the eigenvectors of a second moment (d, d) as columns, largest first, and its rank."""
+    values, vectors = np.linalg.eigh(moment)
+    return np.ascontiguousarray(vectors[:, ::-1]), int(_above_rounding(values).sum())
+
+
+def least_norm_root(weight: Host, bias: Host) -> Host:
+    """Return the shortest u (d,) that solves W u = -b in the least-squares sense.
+
+    Singular values of W (k, d) below 1e-10 of the largest count as zero: the rows of a linear
+    discriminant head are dependent up to rounding, and would send u far away otherwise.
+    """
+    return -np.linalg.pinv(weight, rtol=1e-10) @ bias
 
 
 def nearest_squared(z: Array, means: Array) -> Array:

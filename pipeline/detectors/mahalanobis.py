@@ -5,7 +5,7 @@ from __future__ import annotations
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
-from pipeline.linalg import nearest_squared, whiten
+from pipeline.linalg import check_regularisation, nearest_squared, whiten
 from pipeline.procedure import Passes
 from pipeline.statistics import ClassMoments, Moments
 from pipeline.views import Pooled, Projected, Tokens, View
@@ -33,11 +33,15 @@ class Mahalanobis:
     ridge: float = 1e-6
     precision: str = "auto"
 
+    def __post_init__(self) -> None:
+        check_regularisation(self.covariance, self.ridge)
+
     def passes(self, schema: Schema) -> Passes[MahalanobisScorer]:
         view = Tokens(self.field) if self.pool == "tokens" else Pooled(self.pool, self.field)
-        results = yield {"moments": ClassMoments(of=view, precision=self.precision)}
+        statistic = ClassMoments(of=view, precision=self.precision)
+        results = yield {"moments": statistic}
         moments: Moments = results["moments"]
-        white = whiten(moments.covariance, self.covariance, self.ridge)
+        white = whiten(moments.covariance, self.covariance, self.ridge, statistic.products)
         origin = moments.overall_mean
         means = (moments.mean[moments.count > 0] - origin) @ white.matrix
         return MahalanobisScorer(

@@ -255,7 +255,7 @@ def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("w", encoding="utf-8", newline="\n") as stream:
+        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
@@ -271,7 +271,7 @@ def _plain(tree: Any) -> Any:
             plain["reason"] = NOT_A_NUMBER
         return plain
     if isinstance(tree, (list, tuple)):
-        return [_plain(item) for item in tree]
+        return [item if type(item) in (int, str) else _plain(item) for item in tree]
     if hasattr(tree, "tolist"):  # arrays and array scalars
         return _plain(tree.tolist())
     if isinstance(tree, float) and not math.isfinite(tree):
@@ -308,6 +308,9 @@ def _follow(tree: Any, hint: Any, where: str, key: str) -> None:
             _follow(item, get_args(hint)[1], where, f"{key}.{name}")
     elif origin is list:
         _expect(isinstance(tree, list), tree, "a list", where, key)
+        kinds, _ = _LEAVES.get(get_args(hint)[0], ((), ""))
+        if all(type(item) in kinds for item in tree):  # long lists of numbers, at full speed
+            return
         for position, item in enumerate(tree):
             _follow(item, get_args(hint)[0], where, f"{key}[{position}]")
     else:
@@ -323,17 +326,30 @@ def _expect(fits: bool, got: Any, words: str, where: str, key: str) -> None:
 
 
 def _refer(results: Results, where: str) -> None:
-    """Every score, histogram and curve names a declared detector, and lengths agree."""
+    """Raise DataError unless every score, histogram and curve names a declared detector."""
     ids = [detector["id"] for detector in results["detectors"]]
     if len(set(ids)) != len(ids):
         raise DataError(f"{where}: two detectors share an id among {ids}; give each its own `id`")
     for key in ("scores", "histograms", "curves"):
-        for position, entry in enumerate(cast(list[dict[str, Any]], results[key])):  # type: ignore[literal-required]
+        for position, entry in enumerate(cast(list[dict[str, Any]], results[key])):
             if entry["detector"] not in ids:
                 raise DataError(
                     f"{where}: {key}[{position}].detector: {entry['detector']!r} is not among "
                     f"the detectors {ids}"
                 )
+    _agree(results, where)
+
+
+def _agree(results: Results, where: str) -> None:
+    """Raise DataError unless lengths that belong together agree."""
+    if classification := results["classification"]:
+        k = len(classification["per_class"])
+        matrix = classification["confusion"]
+        if len(matrix) != k or any(len(row) != k for row in matrix):
+            raise DataError(
+                f"{where}: classification.confusion: expected {k} x {k} counts, one row and "
+                "column for each entry of per_class"
+            )
     for histogram in results["histograms"]:
         for split, counts in histogram["counts"].items():
             if len(counts) + 1 != len(histogram["edges"]):

@@ -1,5 +1,18 @@
 """Statistics: frozen values that fold chunks of rows into small states, one file each."""
 
 from pipeline.statistics.base import Statistic as Statistic
+from pipeline.statistics.base import fields_of as fields_of
+from pipeline.statistics.class_means import ClassMeans as ClassMeans
+from pipeline.statistics.class_means import Means as Means
 from pipeline.statistics.class_moments import ClassMoments as ClassMoments
 from pipeline.statistics.class_moments import Moments as Moments
+from pipeline.statistics.confusion_matrix import ConfusionMatrix as ConfusionMatrix
+from pipeline.statistics.exact_ranks import ExactRanks as ExactRanks
+from pipeline.statistics.exact_ranks import Ranks as Ranks
+from pipeline.statistics.marginals import ClassCounts as ClassCounts
+from pipeline.statistics.marginals import Marginals as Marginals
+from pipeline.statistics.mean_probabilities import MeanProbabilities as MeanProbabilities
+from pipeline.statistics.second_moment import SecondMoment as SecondMoment
+from pipeline.statistics.second_moment import Spread as Spread
+from pipeline.statistics.sums import Sum as Sum
+from pipeline.statistics.sums import Sums as Sums

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
+
 from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
+from pipeline.errors import DataError
 from pipeline.views import View
 
 S = TypeVar("S")
@@ -88,3 +91,34 @@ def kept(chunk: Chunk, where: View, *views: View) -> tuple[Array, ...]:
     if bool(arrays.namespace(mask).all(mask)):
         return tuple(view(chunk) for view in views)
     return tuple(view(chunk)[mask] for view in views)
+
+
+def class_ids(chunk: Chunk, where: View, ids: Array) -> Array:
+    """Return the classes (n,) of the kept rows as int64; outside 0 to k-1 is an error.
+
+    They are widened before anyone calculates with them: an index formed in uint8 wraps silently.
+    """
+    xp = arrays.namespace(ids)
+    if not xp.isdtype(ids.dtype, ("integral", "bool")):
+        raise DataError(
+            f"{chunk.split}: classes of rows {chunk.start}-{chunk.stop - 1} have dtype "
+            f"{ids.dtype}; expected integers"
+        )
+    wide = xp.astype(ids, xp.int64)
+    outside = (wide < 0) | (wide >= chunk.schema.classes)
+    if bool(xp.any(outside)):
+        found = arrays.to_host(wide[outside])
+        raise DataError(
+            f"{chunk.split}: {rows_named(chunk, where, outside)} hold classes "
+            f"{', '.join(map(str, np.unique(found)[:5]))}; expected 0 to "
+            f"{chunk.schema.classes - 1}, since the split declares {chunk.schema.classes} classes"
+        )
+    return wide
+
+
+def rows_named(chunk: Chunk, where: View, bad: Array) -> str:
+    """Say which rows of the split the kept rows marked ``bad`` are: "2 rows (row 7, row 9)"."""
+    rows = chunk.start + np.flatnonzero(arrays.to_host(where(chunk)))[arrays.to_host(bad)]
+    shown = ", ".join(f"row {row}" for row in rows[:3])
+    more = ", ..." if len(rows) > 3 else ""
+    return f"{len(rows)} {'row' if len(rows) == 1 else 'rows'} ({shown}{more})"

@@ -11,7 +11,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
-from pipeline.statistics.base import fields_of, kept
+from pipeline.statistics.base import class_ids, fields_of, kept
 from pipeline.views import Labels, Pooled, TokenCounts, Tokens, Valid, View
 
 PRECISIONS = ("auto", "float64", "float32")
@@ -74,7 +74,8 @@ class ClassMoments:
     image, and the image means, weighted by their number of tokens, about the class.
 
     ``precision`` is the dtype of the products of centred rows: ``auto`` is float64 for vectors and
-    float32 for tokens; sums are float64 always. Result: :class:`Moments`.
+    the dtype of the tokens, at least float32, for tokens; sums are float64 always. Result:
+    :class:`Moments`.
     """
 
     of: View = Pooled()
@@ -89,8 +90,14 @@ class ClassMoments:
 
     @property
     def views(self) -> tuple[View, ...]:
-        counts = (TokenCounts(self.of.field),) if isinstance(self.of, Tokens) else ()
-        return (self.of, self.by, *counts, self.where)
+        return (self.of, self.by, *self._image_views, self.where)
+
+    @property
+    def _image_views(self) -> tuple[View, ...]:
+        """Mean and number of the valid tokens of each image, where the rows are tokens."""
+        if not isinstance(self.of, Tokens):
+            return ()
+        return (Pooled("mean", self.of.field), TokenCounts(self.of.field))
 
     @property
     def fields(self) -> frozenset[str]:
@@ -103,47 +110,58 @@ class ClassMoments:
 
     def absorb(self, state: State, chunk: Chunk) -> State:
         assert isinstance(state, OpenMoments)  # the engine never absorbs into a closed state
-        if isinstance(self.of, Tokens):
-            x, y, weight = kept(chunk, self.where, self.of, self.by, TokenCounts(self.of.field))
-            mean, scatter = self._within_images(x, state.scatter, chunk)
-            return self._about_centres(state._replace(scatter=scatter), mean, y, weight)
-        x, y = kept(chunk, self.where, self.of, self.by)
-        return self._about_centres(state, x, y, arrays.namespace(y).ones_like(y))
-
-    def _within_images(self, x: Array, scatter: Array, chunk: Chunk) -> tuple[Array, Array]:
-        """Return the mean of each image (n, d), and the scatter with that of its tokens added."""
-        xp = arrays.namespace(x)
-        if self.precision == "float64":
-            x = xp.astype(x, xp.float64)
-        n, t, d = x.shape
-        mean = xp.sum(x, axis=1, dtype=xp.float64) / t
-        residual = chunk.scratch("residual", (n, t, d), x.dtype)
-        residual = arrays.subtract_into(residual, x, xp.astype(mean, x.dtype)[:, None, :])
-        return mean, arrays.syrk_into(scatter, xp.reshape(residual, (n * t, d)))
-
-    def _about_centres(self, state: OpenMoments, x: Array, y: Array, weight: Array) -> OpenMoments:
-        """Add vectors ``x`` (n, d) of classes ``y``, each counted ``weight`` times."""
+        x, y, *images = kept(chunk, self.where, self.of, self.by, *self._image_views)
         if x.shape[0] == 0:
             return state
+        y = class_ids(chunk, self.where, y)
+        if not images:
+            return self._about_centres(state, x, y, None)
+        mean, weight = images
+        scatter = self._about_images(state.scatter, x, mean, weight, chunk)
+        return self._about_centres(state._replace(scatter=scatter), mean, y, weight)
+
+    def _about_images(
+        self, scatter: Array, x: Array, mean: Array, weight: Array, chunk: Chunk
+    ) -> Array:
+        """Add the scatter of tokens (n, t, d) about the mean (n, d) of their image."""
+        xp = arrays.namespace(x)
+        n, t, d = x.shape
+        dtype = xp.float64 if self.precision == "float64" else x.dtype
+        centre = xp.astype(mean, dtype)
+        residual = chunk.scratch("residual", (n, t, d), dtype)
+        residual = arrays.subtract_into(residual, x, centre[:, None, :])
+        if self.precision == "float32":
+            residual = xp.astype(residual, xp.float32, copy=False)
+        scatter = arrays.syrk_into(scatter, xp.reshape(residual, (n * t, d)))
+        if dtype == xp.float64:
+            return scatter
+        # The centre is the mean rounded to the dtype of the tokens: what that adds is taken off.
+        rounding = (mean - xp.astype(centre, xp.float64)) * _root(weight)[:, None]
+        return scatter - xp.matmul(xp.matrix_transpose(rounding), rounding)
+
+    def _about_centres(
+        self, state: OpenMoments, x: Array, y: Array, weight: Array | None
+    ) -> OpenMoments:
+        """Add vectors ``x`` (n, d) of classes ``y``, each counted ``weight`` times."""
         xp = arrays.namespace(x)
         k = state.count.shape[0]
-        times = xp.astype(weight, xp.float64)
-        added = xp.astype(arrays.segment_sum(times, y, k), xp.int64)
+        if weight is None:
+            added = arrays.bincount(y, k)
+        else:
+            added = xp.astype(arrays.segment_sum(weight, y, k), xp.int64)
         centre = state.centre
         new = (state.count == 0) & (added > 0)
         if bool(xp.any(new)):
-            mean = arrays.segment_sum(x * times[:, None], y, k) / _at_least_one(added)[:, None]
+            mean = arrays.segment_sum(_times(x, weight), y, k) / _at_least_one(added)[:, None]
             centre = xp.where(new[:, None], mean, centre)
-        deviation = (x - xp.take(centre, y, axis=0)) * xp.sqrt(times)[:, None]
-        sums = arrays.segment_sum(deviation * xp.sqrt(times)[:, None], y, k)
+        deviation = x - xp.take(centre, y, axis=0)
+        total = arrays.add_into(state.total, arrays.segment_sum(_times(deviation, weight), y, k))
+        if weight is not None:
+            deviation = deviation * _root(weight)[:, None]
         if self.precision == "float32":
             deviation = xp.astype(deviation, xp.float32)
-        return OpenMoments(
-            state.count + added,
-            centre,
-            arrays.add_into(state.total, sums),
-            arrays.syrk_into(state.scatter, deviation),
-        )
+        scatter = arrays.syrk_into(state.scatter, deviation)
+        return OpenMoments(state.count + added, centre, total, scatter)
 
     def close(self, state: State) -> State:
         assert isinstance(state, OpenMoments)
@@ -178,17 +196,28 @@ class ClassMoments:
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         k, shape = schema.classes, self.of.shape(schema)
         d = shape[-1]
-        tokens = 0
-        if len(shape) == 2:
-            wide = 8 if self.precision == "float64" else 4
-            tokens = rows * shape[0] * d * (wide + (wide if wide == 8 else 0))
-        return tokens + 8 * (3 * rows * d + 3 * k * d + d * d)
+        vectors = 8 * (4 * rows * d + 6 * rows + 4 * k * d + 2 * d * d + 4 * k)
+        if not isinstance(self.of, Tokens):
+            return vectors
+        stored = max(4, schema.spec(self.of.field).memory_dtype.itemsize)
+        residual = 8 if self.precision == "float64" else stored
+        product = 4 if self.precision == "float32" and stored > 4 else 0
+        return vectors + rows * shape[0] * d * (stored + residual + product)
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None
 
     def join(self, results: object) -> object:
         return results
+
+
+def _times(x: Array, weight: Array | None) -> Array:
+    return x if weight is None else x * arrays.namespace(x).astype(weight, x.dtype)[:, None]
+
+
+def _root(weight: Array) -> Array:
+    xp = arrays.namespace(weight)
+    return xp.sqrt(xp.astype(weight, xp.float64))
 
 
 def _at_least_one(count: Array) -> Array:

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 
 import numpy as np
 
+from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 
@@ -43,6 +44,13 @@ def memoised(compute: Callable[[V, Chunk], Array]) -> Callable[[V, Chunk], Array
         return chunk.memo(self, lambda: compute(self, chunk))
 
     return call
+
+
+def valid_tokens(chunk: Chunk) -> Array:
+    """Return the mask (n, t) of valid tokens of a split that has one, as booleans."""
+    mask = chunk["mask"]
+    xp = arrays.namespace(mask)
+    return xp.astype(mask, xp.bool, copy=False)
 
 
 def floats_nbytes(shape: tuple[int, ...], rows: int, itemsize: int = 8) -> int:

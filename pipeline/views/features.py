@@ -7,7 +7,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError, DataError
-from pipeline.views.base import View, floats_nbytes, memoised
+from pipeline.views.base import View, floats_nbytes, memoised, valid_tokens
 
 
 @value
@@ -26,6 +26,7 @@ class Stored:
     def nbytes(self, schema: Schema, rows: int) -> int:
         return 0
 
+    @memoised
     def __call__(self, chunk: Chunk) -> Array:
         return chunk[self.field]
 
@@ -67,7 +68,7 @@ class Tokens:
         if "mask" not in chunk.arrays:
             return x
         mean = xp.astype(Pooled("mean", self.field)(chunk), x.dtype)
-        return xp.where(chunk["mask"][:, :, None] != 0, x, mean[:, None, :])
+        return xp.where(valid_tokens(chunk)[:, :, None], x, mean[:, None, :])
 
 
 @value
@@ -91,8 +92,7 @@ class TokenCounts:
         x = chunk[self.field]
         xp = arrays.namespace(x)
         if x.ndim == 3 and "mask" in chunk.arrays:
-            valid = xp.astype(chunk["mask"] != 0, xp.int64)
-            return xp.sum(valid, axis=1, dtype=xp.int64)
+            return xp.sum(xp.astype(valid_tokens(chunk), xp.int64), axis=1)
         tokens = x.shape[1] if x.ndim == 3 else 1
         return xp.full((chunk.rows,), tokens, dtype=xp.int64, device=arrays.device_of(x))
 
@@ -109,7 +109,10 @@ class Pooled:
 
     def __post_init__(self) -> None:
         if self.how not in ("mean", "cls"):
-            raise ConfigError(f"pool: {self.how!r} is unknown; choose mean, cls or tokens")
+            raise ConfigError(
+                f"pool: {self.how!r} is not known here; choose mean or cls (or tokens, for "
+                "detectors that score tokens)"
+            )
 
     @property
     def fields(self) -> frozenset[str]:
@@ -136,7 +139,7 @@ class Pooled:
             return xp.astype(x, xp.float64)
         count = xp.astype(TokenCounts(field)(chunk), xp.float64)
         if "mask" in chunk.arrays:
-            x = xp.where(chunk["mask"][:, :, None] != 0, x, xp.zeros_like(x))
+            x = xp.where(valid_tokens(chunk)[:, :, None], x, xp.zeros_like(x))
         total = xp.sum(x, axis=1, dtype=xp.float64)
         return total / xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
 

@@ -11,7 +11,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import IS_OOD, Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
-from pipeline.views.base import View, memoised
+from pipeline.views.base import View, memoised, valid_tokens
 from pipeline.views.logits import Logits, Predicted
 
 
@@ -115,8 +115,8 @@ class Valid:
         kept = Labels()(chunk) >= 0
         if "mask" not in chunk.arrays:
             return kept
-        mask = chunk["mask"]
-        return kept & arrays.namespace(mask).any(mask != 0, axis=1)
+        valid = valid_tokens(chunk)
+        return kept & arrays.namespace(valid).any(valid, axis=1)
 
 
 @value
@@ -200,5 +200,5 @@ def _finite_rows(chunk: Chunk, name: str) -> Array:
         return every
     finite = xp.isfinite(x)
     if x.ndim == 3 and "mask" in chunk.arrays:
-        finite = finite | (chunk["mask"][:, :, None] == 0)
+        finite = finite | ~valid_tokens(chunk)[:, :, None]
     return xp.all(xp.reshape(finite, (chunk.rows, -1)), axis=1)

@@ -1,0 +1,61 @@
+"""Maximum softmax probability: the baseline that every other detector is compared with."""
+
+from __future__ import annotations
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import value
+from pipeline.heads import Head, StoredHead
+from pipeline.procedure import Passes
+from pipeline.views import Predicted, View
+
+__all__ = ["MSP"]
+
+
+@value
+class MSP:
+    """One minus the largest softmax probability: 1 - max_c p_c.
+
+    p (n, k) is the softmax of the logits. Nothing is fitted.
+
+    Reference: Hendrycks and Gimpel 2017, "A baseline for detecting misclassified and
+    out-of-distribution examples in neural networks", arXiv 1610.02136.
+    Differs from the reference code: the score is -max p + 1, summed from the other classes. That
+    keeps the order of rows whose largest probability rounds to 1, where -max p itself ties; rows
+    tie only where every other class is more than 745 below the largest logit.
+    """
+
+    head: Head = StoredHead()
+
+    def passes(self, schema: Schema) -> Passes[MSPScorer]:
+        logits = yield from self.head.passes(schema)
+        return MSPScorer(logits)
+
+
+@value
+class MSPScorer:
+    """Probability of all classes but the most likely one."""
+
+    logits: View
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return (self.logits, Predicted(self.logits))
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.logits.fields
+
+    @property
+    def bank(self) -> None:
+        return None
+
+    def score(self, chunk: Chunk) -> Array:
+        f, predicted = self.logits(chunk), Predicted(self.logits)(chunk)
+        xp = arrays.namespace(f)
+        classes = xp.arange(f.shape[1], dtype=xp.int64, device=arrays.device_of(f))
+        odds = xp.exp(f - xp.max(f, axis=1, keepdims=True))
+        others = xp.where(classes[None, :] == predicted[:, None], xp.zeros_like(odds), odds)
+        rest = xp.sum(others, axis=1)
+        return rest / (1.0 + rest)

@@ -1,0 +1,207 @@
+"""Virtual-logit matching: what features leave outside the principal space, as one more logit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import Const, value
+from pipeline.errors import ConfigError, DataError
+from pipeline.heads import ABSENT_BIAS, Head, StoredHead
+from pipeline.linalg import least_norm_root, principal_axes
+from pipeline.procedure import Passes, together
+from pipeline.statistics import ClassMoments, Moments, Sum, Sums
+from pipeline.views import Linear, LogSumExp, Pooled, Projected, View, memoised
+
+__all__ = ["ViM"]
+
+
+@value
+class ViM:
+    """Virtual logit minus energy: a |R'(z - u)| - log sum_c exp(f_c).
+
+    z (n, d) are the pooled features that the head reads, f = W z + b its logits, u = -W^+ b the
+    point of least norm where they vanish. R (d, d - dim) spans the complement of the ``dim``
+    principal directions of the second moment of the fit rows about u, and
+    a = sum max f / sum |R'(z - u)| over the fit rows matches the residual to the logits.
+
+    ``dim`` defaults to 1000 for d >= 1500, 512 for d >= 768, else d // 2; where the fit rows span
+    no more than that, to half of what they span. Fit: two passes (the first shared with
+    mahalanobis and an lda head), state k x d + d x d, then d: the second pass keeps the sums for
+    every ``dim``, so that a sweep over it reads nothing more.
+
+    Raises :class:`ConfigError` for a head without weights, or one over other features, and for
+    ``dim`` >= d; :class:`DataError` where the fit rows have no residual, or a mean largest logit
+    that is not positive.
+
+    Reference: Wang, Li, Feng and Zhang 2022, "ViM: out-of-distribution with virtual-logit
+    matching", arXiv 2203.10807.
+    Differs from the reference code: symmetric eigendecomposition in float64; it has 1000
+    dimensions from d = 2048 on and 512 below.
+    """
+
+    head: Head = StoredHead()
+    dim: int | None = None
+    pool: str = "mean"
+    field: str = "features"
+
+    def __post_init__(self) -> None:
+        if self.dim is not None and self.dim < 1:
+            raise ConfigError(f"dim: {self.dim}; expected at least 1")
+
+    def passes(self, schema: Schema) -> Passes[ViMScorer]:
+        features = Pooled(self.pool, self.field)
+        (d,) = features.shape(schema)
+        self._refuse_before_reading(d)
+        first = yield from together(
+            {"head": self.head.passes(schema), "moments": _moments(features)}
+        )
+        logits = _with_weights(first["head"], features)
+        origin = _origin(logits)
+        axes, rank = principal_axes(_second_moment(first["moments"], origin))
+        sums = yield {
+            "residuals": Sums(ResidualNorms(Projected(features, Const(axes), Const(origin)))),
+            "logits": Sums(Largest(logits)),
+        }
+        dim = self.dim or _default_dim(d, rank)
+        alpha = _alpha(sums["logits"], sums["residuals"], dim, rank)
+        return ViMScorer(
+            Projected(features, Const(axes[:, dim:]), Const(origin)),
+            LogSumExp(logits),
+            alpha,
+            (f"principal space of {dim} of {d} dimensions, rank {rank}; alpha {alpha:.4g}",),
+        )
+
+    def _refuse_before_reading(self, d: int) -> None:
+        if isinstance(self.head, StoredHead):
+            raise ConfigError(
+                "vim needs the weights of the head, stored logits are not enough: choose "
+                "head: {weights: FILE} or head: lda"
+            )
+        if d < 2 or (self.dim is not None and self.dim >= d):
+            raise ConfigError(
+                f"dim: {self.dim} of {d} features leaves no residual; choose it below {d}"
+            )
+
+
+def _moments(features: View) -> Passes[Moments]:
+    results = yield {"moments": ClassMoments(of=features)}
+    return results["moments"]  # type: ignore[no-any-return]
+
+
+def _with_weights(logits: View, features: View) -> Linear:
+    if not isinstance(logits, Linear) or logits.of != features:
+        raise ConfigError(
+            f"vim needs a head with weights over its own features {features}, got {logits}; give "
+            "both the same pool and field"
+        )
+    return logits
+
+
+def _origin(logits: Linear) -> Array:
+    weight, bias = logits.weight.array, logits.bias.array
+    present = bias > ABSENT_BIAS
+    return least_norm_root(weight[present], bias[present])
+
+
+def _second_moment(moments: Moments, origin: Array) -> Array:
+    """Return the second moment about a point: both terms are positive, so nothing cancels."""
+    offset = moments.overall_mean - origin
+    return moments.overall_covariance + np.outer(offset, offset)
+
+
+def _default_dim(d: int, rank: int) -> int:
+    usual = 1000 if d >= 1500 else 512 if d >= 768 else d // 2
+    return usual if usual < rank else max(1, rank // 2)
+
+
+def _alpha(logits: Sum, residuals: Sum, dim: int, rank: int) -> float:
+    if dim >= rank:
+        raise DataError(
+            f"vim: the fit rows span {rank} dimensions, so nothing but rounding is left outside "
+            f"{dim} principal ones; choose dim below {rank} or fit on more rows"
+        )
+    if not logits.total > 0:
+        raise DataError(
+            f"vim: the largest logits of the fit rows are {logits.mean:.3g} on average; scaled by "
+            "a number that is not positive, a larger residual would count as less "
+            "out-of-distribution. Add a constant to the bias of the head"
+        )
+    return float(logits.total / residuals.total[dim])
+
+
+@value
+class ResidualNorms:
+    """Norm of the coordinates from the j-th on, for every j: (d,), the residual at dim j."""
+
+    coordinates: View
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.coordinates.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return self.coordinates.shape(schema)
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return 3 * 8 * rows * self.shape(schema)[0]
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x = self.coordinates(chunk)
+        xp = arrays.namespace(x)
+        # From the smallest direction up: a difference of large sums would cancel.
+        sums = xp.cumulative_sum(xp.flip(x * x, axis=1), axis=1)
+        return xp.sqrt(xp.flip(sums, axis=1))
+
+
+@value
+class Largest:
+    """Largest entry () of a vector view."""
+
+    of: View
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.of.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return ()
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return 8 * rows
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x = self.of(chunk)
+        return arrays.namespace(x).max(x, axis=1)
+
+
+@value
+class ViMScorer:
+    """Scaled norm of the residual minus the log partition function of the logits."""
+
+    residual: View
+    """Coordinates (d - dim,) outside the principal space."""
+    log_partition: View
+    alpha: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return (self.residual, self.log_partition)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.residual.fields | self.log_partition.fields
+
+    @property
+    def bank(self) -> None:
+        return None
+
+    def score(self, chunk: Chunk) -> Array:
+        x = self.residual(chunk)
+        xp = arrays.namespace(x)
+        return self.alpha * xp.sqrt(xp.sum(x * x, axis=1)) - self.log_partition(chunk)

@@ -1,0 +1,336 @@
+"""Run a torch model over a source and write what it gives, block by block, into a split."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline import arrays
+from pipeline.chunk import ArraySpec, Block
+from pipeline.errors import ConfigError, DataError
+from pipeline.extract.sources import Batch, Source
+from pipeline.store import Store
+
+Contents = dict[str, NDArray[Any]]
+Progress = Callable[[int, int], None]
+"""Called after each batch with the rows done so far and the rows of the split."""
+
+
+class Writer(Protocol):
+    """What extraction asks of a split that is being written."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def blocks(self) -> Sequence[Block]: ...
+    def missing(self) -> Sequence[Block]: ...
+    def write(self, block_index: int, contents: Mapping[str, NDArray[Any]], /) -> None: ...
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a store records about a model that the model alone does not say."""
+
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """E.g. model, weights_sha256, tap, transform."""
+    layouts: Mapping[str, str] = field(default_factory=dict)
+    """Axes after the rows, one letter each, e.g. ``{"features": "TD"}``; never guessed."""
+
+
+class Extractor:
+    """Any callable from inputs to a tensor or to named tensors, run without leaving a trace.
+
+    During a call the modules of a ``torch.nn.Module`` (or of the one whose bound method or partial
+    call is given) are in evaluation mode and gradients are off; after it, the training flag of every module and
+    all buffers are what they were. The model is never moved: inputs go to ``device`` or, without
+    one, to where its first parameter or buffer lies; for a plain callable that is the CPU.
+    A lone tensor is named ``features``. A model may carry its description as ``description``.
+    """
+
+    def __init__(
+        self,
+        model: Callable[[Any], Any],
+        *,
+        device: Any = None,
+        description: Description | None = None,
+    ) -> None:
+        called = _called(model)
+        owner = getattr(called, "__self__", called)
+        self._model, self._name = model, _name(called)
+        self._module = owner if isinstance(owner, torch.nn.Module) else None
+        self.device = torch.device(device) if device is not None else _home(self._module)
+        carried = getattr(owner, "description", None)
+        known = carried if isinstance(carried, Description) else Description()
+        self.description = description or known
+
+    def attributes(self) -> dict[str, str]:
+        """Return what the store records: model, weights, and the versions of the libraries."""
+        described = {"model": self._name, **self.description.attributes}
+        if self._module is not None and "weights_sha256" not in described:
+            described["weights_sha256"] = _weights_sha256(self._module)
+        versions = arrays.versions(("numpy", "torch"))
+        return {**described, **{f"{name}_version": v for name, v in versions.items()}}
+
+    def __call__(self, inputs: Any) -> dict[str, torch.Tensor]:
+        """Return the outputs for ``inputs`` (n, ...), detached, by name.
+
+        Raises
+        ------
+        DataError
+            When an output is no tensor or has another number of rows than the inputs.
+        """
+        with _evaluating(self._module), torch.inference_mode():
+            found = self._model(_tensor(inputs).to(self.device))
+        named = found if isinstance(found, Mapping) else {"features": found}
+        for name, output in named.items():
+            if not isinstance(output, torch.Tensor):
+                raise DataError(
+                    f"the model gave a {type(output).__name__} as {name!r}: expected a tensor, or "
+                    "a mapping from names to tensors"
+                )
+            if output.shape[:1] != (len(inputs),):
+                raise DataError(
+                    f"the model gave {name!r} of shape {tuple(output.shape)} for {len(inputs)} "
+                    "inputs: expected the rows along the first axis"
+                )
+        return {str(name): output.detach() for name, output in named.items()}
+
+
+def declare(
+    outputs: Mapping[str, torch.Tensor], layouts: Mapping[str, str] | None = None
+) -> dict[str, ArraySpec]:
+    """Return what a split must declare to hold ``outputs`` (n, ...) with labels and ids.
+
+    Raises
+    ------
+    ConfigError
+        When the layout of an output with several axes is not given, a dtype cannot be stored, or
+        an output is called labels or ids.
+    """
+    specs = {"labels": ArraySpec((), "int64"), "ids": ArraySpec((), "int64")}
+    for name, output in outputs.items():
+        if name in specs:
+            raise ConfigError(f"the model calls an output {name!r}, which the source provides")
+        shape, layout = tuple(output.shape[1:]), (layouts or {}).get(name, "")
+        if len(layout) != len(shape) and (layout or len(shape) > 1):
+            raise ConfigError(
+                f"rows of {name!r} have shape {shape}: expected a layout of one letter per axis, "
+                f"such as {{{name!r}: 'TD'}} for tokens x features, got {layout!r}"
+            )
+        specs[name] = ArraySpec(shape, _dtype_name(name, output), layout)
+    return specs
+
+
+def extract_split(
+    store: Store,
+    name: str,
+    model: Extractor | Callable[[Any], Any],
+    source: Source,
+    *,
+    classes: int,
+    batch_rows: int = 32,
+    progress: Progress | None = None,
+    **options: Any,
+) -> None:
+    """Create split ``name`` of ``store`` as the model's outputs ask for, and fill it.
+
+    A split that is there already is gone on with, its committed blocks are kept; one that came from
+    another source or model is refused. ``options`` are those of ``store.create_split``.
+    """
+    if not len(source):
+        raise DataError(f"split {name}: source {source.name!r} has no rows")
+    extractor = _extractor(model)
+    outputs, _ = _run(extractor, source, name, 0, 1)
+    writer = store.create_split(
+        name,
+        declare(outputs, extractor.description.layouts),
+        classes=classes,
+        rows=len(source),
+        attributes={"source": source.name, **extractor.attributes()},
+        exist_ok=True,
+        **options,
+    )
+    extract(extractor, source, writer, batch_rows=batch_rows, progress=progress)
+
+
+def extract(
+    model: Extractor | Callable[[Any], Any],
+    source: Source,
+    writer: Writer,
+    *,
+    batch_rows: int = 32,
+    progress: Progress | None = None,
+) -> None:
+    """Write the blocks that ``writer`` misses; never more than one is in memory.
+
+    Features, labels and ids of a row come from one read of the source.
+
+    Raises
+    ------
+    ConfigError
+        When ``batch_rows`` is not positive.
+    DataError
+        When source and split differ in rows, the model fails, or batches do not fit together:
+        split and rows are named, and the blocks before them are kept.
+    """
+    if batch_rows < 1:
+        raise ConfigError(f"batch_rows is at least 1, got {batch_rows}")
+    rows = writer.blocks[-1].stop if writer.blocks else 0
+    if rows != len(source):
+        raise DataError(
+            f"split {writer.name} holds {rows} rows, source {source.name!r} has {len(source)}"
+        )
+    extractor = _extractor(model)
+    missing = list(writer.missing())
+    done = rows - sum(block.rows for block in missing)
+    for block in missing:
+        contents: Contents = {}
+        for start in range(block.start, block.stop, batch_rows):
+            stop = min(start + batch_rows, block.stop)
+            outputs, batch = _run(extractor, source, writer.name, start, stop)
+            found = {name: _bits(output) for name, output in outputs.items()}
+            found |= {"labels": batch.labels, "ids": batch.ids}
+            _place(contents, found, block, start, writer.name)
+            done += stop - start
+            if progress is not None:
+                progress(done, rows)
+        writer.write(block.index, contents)
+
+
+def _extractor(model: Extractor | Callable[[Any], Any]) -> Extractor:
+    return model if isinstance(model, Extractor) else Extractor(model)
+
+
+def _run(
+    extractor: Extractor, source: Source, split: str, start: int, stop: int
+) -> tuple[dict[str, torch.Tensor], Batch]:
+    """Read rows and call the model on them; whatever fails names the split and the rows."""
+    where = f"split {split} rows {start}-{stop}"
+    inputs, labels, ids = source.read(start, stop)
+    batch = Batch(inputs, _integers("labels", labels, where), _integers("ids", ids, where))
+    lengths = {"inputs": len(inputs), "labels": len(batch.labels), "ids": len(batch.ids)}
+    if set(lengths.values()) != {stop - start}:
+        raise DataError(f"{where}: source {source.name!r} gave {lengths}")
+    try:
+        return extractor(inputs), batch
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    except Exception as error:
+        raise DataError(f"{where}: the model raised {type(error).__name__}: {error}") from error
+
+
+def _integers(name: str, given: Any, where: str) -> NDArray[np.int64]:
+    host = np.asarray(given)
+    if host.ndim != 1 or host.dtype.kind not in "iu":
+        raise DataError(
+            f"{where}: expected {name} of shape (n,) and an integer dtype, "
+            f"got {host.shape} {host.dtype}"
+        )
+    return host.astype(np.int64, copy=False)
+
+
+def _place(contents: Contents, found: Contents, block: Block, start: int, split: str) -> None:
+    """Copy the arrays of a batch to their rows of a block, which the first batch lays out."""
+    if not contents:
+        for name, rows in found.items():
+            contents[name] = np.empty((block.rows, *rows.shape[1:]), rows.dtype)
+    expected = {name: (rows.shape[1:], rows.dtype.name) for name, rows in contents.items()}
+    got = {name: (rows.shape[1:], rows.dtype.name) for name, rows in found.items()}
+    if got != expected:
+        raise DataError(
+            f"split {split} from row {start}: expected rows of {expected}, as in the batches "
+            f"before, got {got}"
+        )
+    for name, rows in found.items():
+        # A copy, so that nothing keeps the model's larger buffers alive.
+        contents[name][start - block.start :][: len(rows)] = rows
+
+
+def _tensor(inputs: Any) -> torch.Tensor:
+    if isinstance(inputs, np.ndarray) and not inputs.flags.writeable:
+        inputs = inputs.copy()  # torch warns about memory that it must not write to
+    return torch.as_tensor(inputs)
+
+
+def _bits(output: torch.Tensor) -> NDArray[Any]:
+    """Return a tensor as a host array; bfloat16, which numpy lacks, as its bits in uint16."""
+    host = output.cpu()
+    if host.dtype == torch.bfloat16:
+        host = host.contiguous().view(torch.int16)
+    found: NDArray[Any] = host.numpy()
+    return found.view(np.uint16) if output.dtype == torch.bfloat16 else found
+
+
+def _dtype_name(name: str, output: torch.Tensor) -> str:
+    dtype = str(output.dtype).removeprefix("torch.")
+    if dtype != "bfloat16":
+        try:
+            np.dtype(dtype)
+        except TypeError as error:
+            raise ConfigError(f"{name!r} is {dtype}, which cannot be stored: cast it") from error
+    return dtype
+
+
+@contextmanager
+def _evaluating(module: Any) -> Iterator[None]:
+    """Put every module in evaluation mode; restore flags and buffers afterwards."""
+    modules = list(module.modules()) if module is not None else []
+    flags = [(each, each.training) for each in modules]
+    buffers = [
+        (each, name, buffer, buffer.clone())
+        for each in modules
+        for name, buffer in each._buffers.items()
+        if buffer is not None
+    ]
+    try:
+        if any(training for _, training in flags):
+            module.eval()
+        yield
+    finally:
+        for each, training in flags:
+            each.training = training
+        for each, name, buffer, saved in buffers:
+            if each._buffers[name] is not buffer:
+                each._buffers[name] = buffer
+            if not torch.equal(buffer, saved):
+                with torch.no_grad():
+                    buffer.copy_(saved)
+
+
+def _called(model: Any) -> Any:
+    """Return what a partial call calls, else the model itself."""
+    while isinstance(model, partial):
+        model = model.func
+    return model
+
+
+def _home(module: Any) -> torch.device:
+    """Return where the first parameter or buffer lies; the CPU if there is none."""
+    tensors = itertools.chain(module.parameters(), module.buffers()) if module is not None else ()
+    first = next(iter(tensors), None)
+    return first.device if first is not None else torch.device("cpu")
+
+
+def _name(model: Any) -> str:
+    named = model if hasattr(model, "__qualname__") else type(model)
+    return f"{named.__module__}.{named.__qualname__}"
+
+
+def _weights_sha256(module: Any) -> str:
+    """Return a hash over names, dtypes, shapes and bytes of all weights and saved buffers."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(module.state_dict().items()):
+        if isinstance(tensor, torch.Tensor):
+            host = tensor.detach().cpu().contiguous()
+            total.update(f"{name} {host.dtype} {tuple(host.shape)}".encode())
+            total.update(host.flatten().view(torch.uint8).numpy())
+    return total.hexdigest()

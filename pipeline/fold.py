@@ -1,0 +1,287 @@
+"""The fold: read a block once, hand every chunk to every statistic, return one small partial.
+
+This is all that a worker does. Floats are accumulated in grains, runs of a fixed number of rows
+counted from the start of the block, so the size of the chunks on disk changes no bit of a result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline import arrays
+from pipeline.arrays import HOST, Array, Place
+from pipeline.chunk import IS_OOD, Arena, Block, Chunk, Schema, Split
+from pipeline.content import digest
+from pipeline.errors import DataError, FeatfoldError
+from pipeline.procedure import Rows
+from pipeline.statistics import Statistic
+from pipeline.views import Both, Every, Finite, View
+
+AnyStatistic = Statistic[Any, Any]
+Output = np.ndarray[Any, Any] | Path
+"""One output row per row of a block: an array, or the file that holds it."""
+
+GRAIN_NBYTES = 16 * 2**20
+"""Bytes of views that a grain aims at: large enough for fast products, small beside a block."""
+GRAIN_ROWS_LIMIT = 65_536
+
+
+@dataclass(frozen=True)
+class Partial:
+    """What a block, or several merged ones, left behind: a closed state per statistic."""
+
+    states: tuple[Any, ...]
+    used: tuple[int, ...]
+    """Rows that each statistic's filter kept."""
+    rows: int
+    read_nbytes: int
+    outputs: tuple[tuple[Output, ...], ...] = ()
+    """Per :class:`~pipeline.procedure.Rows` request its output of each block, in order."""
+
+
+def grain_rows(statistic: AnyStatistic, schema: Schema) -> int:
+    """Return the rows of a grain of a statistic: a power of two near ``GRAIN_NBYTES`` of views."""
+    row_nbytes = sum(_row_nbytes(view, schema) for view in statistic.views)
+    rows = max(1, GRAIN_NBYTES // max(1, row_nbytes))
+    return min(GRAIN_ROWS_LIMIT, 1 << (rows.bit_length() - 1))
+
+
+def _row_nbytes(view: View, schema: Schema) -> int:
+    return 8 * int(np.prod(view.shape(schema), dtype=np.int64))
+
+
+def fold(
+    statistics: Sequence[AnyStatistic],
+    split: Split,
+    block: Block,
+    rows: Sequence[Rows] = (),
+    place: Place = HOST,
+    tables: Path | None = None,
+) -> Partial:
+    """Fold one block into a partial: every array is read once, whatever asks for it.
+
+    Outputs of ``rows`` are kept in memory, or written to files under ``tables``.
+
+    Raises :class:`DataError` for values that are not finite in rows that count, naming split,
+    rows and columns; wraps whatever else a statistic raises with the block and the statistic.
+    """
+    arena = Arena()
+    folds = [_Fold(statistic, split.schema, place) for statistic in statistics]
+    gathers = _gathers(folds, split.schema, arena)
+    outputs: list[list[np.ndarray[Any, Any]]] = [[] for _ in rows]
+    read_nbytes = 0
+    for read in split.read(block, fields_read(split, statistics, rows)):
+        contents = {name: place.put(array) for name, array in read.arrays.items()}
+        read_nbytes += arrays.nbytes(contents)
+        chunk = Chunk(
+            split.schema, read.start, read.rows, contents, is_ood=split.is_ood, arena=arena
+        )
+        for member in folds:
+            member.look(chunk)
+        for gather in gathers:
+            gather.push(chunk)
+        for kept, request in zip(outputs, rows, strict=True):
+            kept.append(arrays.to_host(request.view(chunk)))
+    for gather in gathers:
+        gather.flush()
+    return Partial(
+        tuple(member.close() for member in folds),
+        tuple(member.used for member in folds),
+        block.rows,
+        read_nbytes,
+        tuple(
+            (_output(request, np.concatenate(parts), split, block, tables),)
+            for request, parts in zip(rows, outputs, strict=True)
+        ),
+    )
+
+
+def _output(
+    request: Rows, array: np.ndarray[Any, Any], split: Split, block: Block, tables: Path | None
+) -> Output:
+    """Return the output of a block, or write it, whole or not at all, and return its file."""
+    if tables is None:
+        return array
+    path = tables / digest(request)[:16] / split.name / f"block-{block.index:05d}.npy"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    with partial.open("wb") as file:
+        np.save(file, array, allow_pickle=False)
+    partial.rename(path)
+    return path
+
+
+def fields_read(
+    split: Split, statistics: Sequence[AnyStatistic], rows: Sequence[Rows] = ()
+) -> frozenset[str]:
+    """Return the stored arrays that a pass reads of a split; OOD splits may have no labels."""
+    fields = frozenset[str]()
+    for asked in statistics:
+        fields |= asked.fields
+    for request in rows:
+        fields |= request.fields
+    if split.is_ood and "labels" not in split.schema.arrays:
+        fields -= {"labels"}
+    return split.schema.touched(fields)
+
+
+def merge(statistics: Sequence[AnyStatistic], partials: Iterable[Partial]) -> Partial:
+    """Merge partials from left to right, holding two at a time."""
+    stream = iter(partials)
+    total = next(stream)
+    for partial in stream:
+        total = Partial(
+            tuple(
+                statistic.merge(a, b)
+                for statistic, a, b in zip(statistics, total.states, partial.states, strict=True)
+            ),
+            tuple(a + b for a, b in zip(total.used, partial.used, strict=True)),
+            total.rows + partial.rows,
+            total.read_nbytes + partial.read_nbytes,
+            tuple(a + b for a, b in zip(total.outputs, partial.outputs, strict=True)),
+        )
+    return total
+
+
+class _Fold:
+    """One statistic on its way through a block."""
+
+    def __init__(self, statistic: AnyStatistic, schema: Schema, place: Place) -> None:
+        self.statistic = statistic
+        self.state = arrays.map_arrays(place.put, statistic.empty(schema))
+        self.used = 0
+        self.grain = grain_rows(statistic, schema)
+        self.checks = not _skips_nonfinite(statistic.where)
+
+    def look(self, chunk: Chunk) -> None:
+        """Count the rows of a chunk that are used, and refuse values that are not finite."""
+        with _blamed(self.statistic, chunk):
+            kept = self.statistic.where(chunk)
+            self.used += int(arrays.namespace(kept).count_nonzero(kept))
+            if self.checks:
+                _refuse_nonfinite(self.statistic, chunk)
+
+    def absorb(self, chunk: Chunk) -> None:
+        with _blamed(self.statistic, chunk):
+            self.state = self.statistic.absorb(self.state, chunk)
+
+    def close(self) -> Any:
+        return arrays.map_arrays(arrays.to_host, self.statistic.close(self.state))
+
+
+class _Gather:
+    """Collects the views of several chunks until a grain of rows is full."""
+
+    def __init__(self, grain: int, folds: Sequence[_Fold], schema: Schema, arena: Arena) -> None:
+        self.grain, self.folds, self.schema, self.arena = grain, folds, schema, arena
+        self.views = tuple(dict.fromkeys(v for fold in folds for v in fold.statistic.views))
+        self.pieces: list[dict[View, Array]] = []
+        self.held = self.start = 0
+        self.is_ood = False
+
+    def push(self, chunk: Chunk) -> None:
+        """Take the views of a chunk, cut where a grain ends."""
+        views = {view: view(chunk) for view in self.views}
+        self.is_ood = chunk.is_ood
+        taken = 0
+        while taken < chunk.rows:
+            if not self.held:
+                self.start = chunk.start + taken
+            stop = min(chunk.rows, taken + self.grain - self.held)
+            self.pieces.append({view: array[taken:stop, ...] for view, array in views.items()})
+            self.held += stop - taken
+            taken = stop
+            if self.held == self.grain:
+                self.flush()
+
+    def flush(self) -> None:
+        """Hand the rows that are held to the statistics."""
+        if not self.held:
+            return
+        views = {view: _joined([piece[view] for piece in self.pieces]) for view in self.views}
+        grain = Chunk(
+            self.schema, self.start, self.held, {},
+            is_ood=self.is_ood, arena=self.arena, views=views,
+        )  # fmt: skip
+        self.pieces, self.held = [], 0
+        for fold in self.folds:
+            fold.absorb(grain)
+
+
+def _gathers(folds: Sequence[_Fold], schema: Schema, arena: Arena) -> list[_Gather]:
+    by_grain: dict[int, list[_Fold]] = {}
+    for member in folds:
+        by_grain.setdefault(member.grain, []).append(member)
+    return [_Gather(grain, members, schema, arena) for grain, members in by_grain.items()]
+
+
+def _joined(pieces: Sequence[Array]) -> Array:
+    return pieces[0] if len(pieces) == 1 else arrays.namespace(pieces[0]).concat(pieces, axis=0)
+
+
+def _skips_nonfinite(where: View) -> bool:
+    if isinstance(where, Both):
+        return _skips_nonfinite(where.left) or _skips_nonfinite(where.right)
+    return isinstance(where, Finite)
+
+
+def _refuse_nonfinite(statistic: AnyStatistic, chunk: Chunk) -> None:
+    """Raise if a labelled row (any row, for statistics without labels) holds NaN or infinity.
+
+    Looked for in the stored arrays of the statistic: a filter such as "predicted right" would
+    otherwise drop the row without a word.
+    """
+    names = tuple(sorted(statistic.fields - {IS_OOD}))
+    counts = _labelled(chunk) if "labels" in names else Every()(chunk)
+    bad = counts & ~Finite(names)(chunk)
+    if not bool(arrays.namespace(bad).any(bad)):
+        return
+    rows = np.flatnonzero(arrays.to_host(bad))
+    for name in names:
+        host = arrays.to_host(chunk[name]) if name in chunk.arrays else np.zeros(0)
+        if host.dtype.kind == "f" and not np.isfinite(host[rows]).all():
+            entries = np.atleast_1d(host[rows[0]])
+            columns = np.unique(np.argwhere(~np.isfinite(entries))[:, -1])[:5].tolist()
+            raise DataError(
+                f"{chunk.split}: {len(rows)} rows within rows {chunk.start}-{chunk.stop - 1} of "
+                f"{name} are not finite, first row {chunk.start + rows[0]}, columns {columns}; "
+                "mend the data, or leave such rows out with nonfinite: skip"
+            )
+
+
+def _labelled(chunk: Chunk) -> Array:
+    """Return which rows have a label of a class and, where tokens are masked, a valid token.
+
+    Labels >= k are void here: the statistic's filter has refused them, or else ignores them.
+    """
+    if "labels" not in chunk.arrays:
+        return ~Every()(chunk)
+    labels = chunk["labels"]
+    xp = arrays.namespace(labels)
+    wide = xp.astype(labels, xp.int64)
+    counts = (wide >= 0) & (wide < chunk.schema.classes)
+    mask = chunk.arrays.get("mask")
+    return counts if mask is None else counts & xp.any(mask != 0, axis=1)
+
+
+class _blamed:  # noqa: N801 - a context manager reads as a verb
+    """Add statistic, split and rows to an unexpected error."""
+
+    def __init__(self, statistic: AnyStatistic, chunk: Chunk) -> None:
+        self.statistic, self.chunk = statistic, chunk
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, Exception) and not isinstance(error, FeatfoldError):
+            raise FeatfoldError(
+                f"{self.statistic} failed on rows {self.chunk.start}-{self.chunk.stop - 1} of "
+                f"{self.chunk.split}: {type(error).__name__}: {error}"
+            ) from error

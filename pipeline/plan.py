@@ -1,0 +1,235 @@
+"""The plan: what a pass reads and holds, known and checked before the first byte is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.chunk import Schema, Split
+from pipeline.errors import BudgetError
+from pipeline.fold import AnyStatistic, fields_read, grain_rows
+from pipeline.procedure import Rows
+from pipeline.statistics import fields_of
+from pipeline.views import Tokens
+
+CODEC_FACTOR = 2.5
+"""Memory of reading a chunk, in chunks: its bytes, their decoding, and the decoded rows."""
+KNOBS = 3
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one pass does to one split."""
+
+    split: Split
+    statistics: tuple[AnyStatistic, ...]
+    rows: tuple[Rows, ...] = ()
+
+    @property
+    def fields(self) -> frozenset[str]:
+        """Stored arrays that are read; all others stay closed."""
+        return fields_read(self.split, self.statistics, self.rows)
+
+    @property
+    def read_nbytes(self) -> int:
+        """Logical bytes that are read."""
+        return self.split.schema.rows * self.split.schema.row_nbytes(self.fields)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One sweep over the data: the fused requests of everybody."""
+
+    stage: str
+    """``fit`` or ``score``: what people call this part of the job."""
+    number: int
+    works: tuple[Work, ...]
+    asked_by: Mapping[AnyStatistic, tuple[str, ...]]
+    """Names of the procedures that asked for each statistic."""
+
+    @property
+    def name(self) -> str:
+        """Name in logs and on the dashboard, e.g. ``fit-pass1``."""
+        return f"{self.stage}-pass{self.number}" if self.stage == "fit" else self.stage
+
+    @property
+    def read_nbytes(self) -> int:
+        """Logical bytes that are read."""
+        return sum(work.read_nbytes for work in self.works)
+
+    @property
+    def blocks(self) -> int:
+        """Number of blocks, each a task."""
+        return sum(len(work.split.blocks) for work in self.works)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One term of the memory of a worker."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Memory that one worker needs for a pass, by part, and the statistic that costs most."""
+
+    parts: tuple[Part, ...]
+    worst: AnyStatistic | None
+    worst_nbytes: int
+    asked_by: tuple[str, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes per worker."""
+        return sum(part.nbytes for part in self.parts)
+
+
+def project(pass_: Pass, reserved_nbytes: int) -> Projection:
+    """Project the memory of a worker: the largest of the works of a pass, folding or merging."""
+    heaviest = max(
+        (_project_work(work, reserved_nbytes) for work in pass_.works),
+        key=lambda parts: sum(part.nbytes for part in parts),
+        default=(Part("reserved", reserved_nbytes),),
+    )
+    costs = {
+        statistic: _cost(statistic, work.split)
+        for work in pass_.works
+        for statistic in work.statistics
+    }
+    worst = max(costs, key=costs.__getitem__, default=None)
+    if worst is None:
+        return Projection(heaviest, None, 0, ())
+    return Projection(heaviest, worst, costs[worst], pass_.asked_by.get(worst, ()))
+
+
+def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
+    schema, chunk_rows = work.split.schema, work.split.chunk_rows
+    states = sum(s.state_nbytes(schema) for s in work.statistics)
+    fold_work = max(
+        (s.work_nbytes(schema, grain_rows(s, schema)) for s in work.statistics), default=0
+    )
+    merging = 2 * states + max((s.work_nbytes(schema, 0) for s in work.statistics), default=0)
+    asked = [*(s.views for s in work.statistics), *(r.views for r in work.rows)]
+    views = set(_closure(view for several in asked for view in several))
+    view_nbytes = sum(view.nbytes(schema, chunk_rows) for view in views)
+    held = sum(_held_nbytes(s, schema) for s in work.statistics)
+    chunk = int(CODEC_FACTOR * chunk_rows * schema.row_nbytes(work.fields))
+    reading = chunk + view_nbytes + held + fold_work
+    rows = max((block.rows for block in work.split.blocks), default=0)
+    return (
+        Part("reserved", reserved_nbytes),
+        Part("states", states),
+        # A worker folds or merges; it never does both at a time.
+        *(
+            (Part("chunk", chunk), Part("views", view_nbytes + held), Part("work", fold_work))
+            if reading >= merging
+            else (Part("merge", merging),)
+        ),
+        Part("outputs", 8 * rows * len(work.rows)),
+    )
+
+
+def _cost(statistic: AnyStatistic, split: Split) -> int:
+    schema = split.schema
+    grain = grain_rows(statistic, schema)
+    return 3 * statistic.state_nbytes(schema) + statistic.work_nbytes(schema, grain)
+
+
+def _held_nbytes(statistic: AnyStatistic, schema: Schema) -> int:
+    """Bytes of the views that wait for a grain to fill, and of the grain they are joined into."""
+    row = sum(8 * int(np.prod(v.shape(schema), dtype=np.int64)) for v in statistic.views)
+    return 2 * row * grain_rows(statistic, schema)
+
+
+def _closure(views: Any) -> Any:
+    """Yield views and the views they are made of."""
+    for view in views:
+        yield view
+        inner = [part for part in vars(view).values() if hasattr(part, "nbytes") and callable(part)]
+        yield from _closure(inner)
+        scorer = getattr(view, "scorer", None)
+        if scorer is not None:
+            yield from _closure(scorer.views)
+
+
+def check(passes: Sequence[Pass], projections: Sequence[Projection], allowed_nbytes: int) -> None:
+    """Raise :class:`BudgetError` for the first pass that a worker could not hold.
+
+    The message names the worst statistic, who asked for it, and up to three knobs that fix it.
+    """
+    for pass_, projection in zip(passes, projections, strict=True):
+        if projection.nbytes > allowed_nbytes:
+            raise BudgetError(_refusal(pass_, projection, allowed_nbytes))
+
+
+def _refusal(pass_: Pass, projection: Projection, allowed_nbytes: int) -> str:
+    lines = [
+        f"refused before reading: {pass_.name} needs {human(projection.nbytes)} per worker, "
+        f"{human(allowed_nbytes)} are allowed",
+        "  " + ", ".join(f"{part.name} {human(part.nbytes)}" for part in projection.parts),
+    ]
+    if projection.worst is not None:
+        lines.append(
+            f"  worst statistic: {describe(projection.worst)} with {human(projection.worst_nbytes)}"
+            f", asked for by {', '.join(projection.asked_by) or 'a metric'}"
+        )
+    lines.append("  any of these fixes it:")
+    lines += [f"    {knob}" for knob in _knobs(pass_, projection, allowed_nbytes)[:KNOBS]]
+    return "\n".join(lines)
+
+
+def _knobs(pass_: Pass, projection: Projection, allowed_nbytes: int) -> list[str]:
+    """Return remedies that are known to be enough, the cheapest first."""
+    step = 50 * 2**20
+    knobs = [f"--memory {math.ceil(projection.nbytes / step) * step // 2**20}MiB"]
+    without = projection.nbytes - projection.worst_nbytes
+    if projection.worst is not None and without <= allowed_nbytes:
+        if any(isinstance(view, Tokens) for view in projection.worst.views):
+            knobs.append("pool: mean instead of pool: tokens")
+        knobs.append(f"leave out {', '.join(projection.asked_by)}: {human(without)} remain")
+    reserved = next(part.nbytes for part in projection.parts if part.name == "reserved")
+    smaller = projection.nbytes - reserved
+    if smaller and reserved < allowed_nbytes:
+        knobs.append(
+            f"import the features with smaller chunks: now {pass_.works[0].split.chunk_rows} rows"
+        )
+    return knobs
+
+
+def explain(passes: Sequence[Pass], projections: Sequence[Projection], allowed_nbytes: int) -> str:
+    """Return the table that ``featfold plan`` prints."""
+    lines = []
+    for pass_, projection in zip(passes, projections, strict=True):
+        lines.append(
+            f"{pass_.name}: {pass_.blocks} blocks, reads {human(pass_.read_nbytes)}, projected "
+            f"{human(projection.nbytes)} per worker of {human(allowed_nbytes)} allowed"
+        )
+        lines.append(
+            "  memory: " + ", ".join(f"{p.name} {human(p.nbytes)}" for p in projection.parts)
+        )
+        for work in pass_.works:
+            lines.append(f"  {work.split.name}: {', '.join(sorted(work.fields)) or 'nothing'}")
+            for statistic in work.statistics:
+                lines.append(
+                    f"    {describe(statistic)}  state "
+                    f"{human(statistic.state_nbytes(work.split.schema))}  for "
+                    f"{', '.join(pass_.asked_by.get(statistic, ()))}"
+                )
+    return "\n".join(lines)
+
+
+def describe(statistic: AnyStatistic) -> str:
+    """Return a short name of a statistic: its class and the arrays it reads."""
+    return f"{type(statistic).__name__}({', '.join(sorted(fields_of(*statistic.views)))})"
+
+
+def human(count: float) -> str:
+    """Return bytes for people: powers of 1024 with three digits."""
+    power = min(3, int(math.log(max(1.0, abs(count)), 1024)))
+    return f"{count / 1024**power:.3g} {('B', 'KiB', 'MiB', 'GiB')[power]}"

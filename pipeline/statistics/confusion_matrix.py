@@ -1,0 +1,67 @@
+"""Predicted against true classes, counted in int64."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import value
+from pipeline.statistics.base import class_ids, fields_of, kept
+from pipeline.views import Labels, Predicted, Valid, View
+
+
+@value
+class ConfusionMatrix:
+    """Counts (k, k) int64 of predicted classes ``of`` (columns) per true class ``by`` (rows).
+
+    Raises :class:`DataError` for a kept row whose true or predicted class is not one of 0 to k-1.
+    """
+
+    of: View = Predicted()
+    by: View = Labels()
+    where: View = Valid()
+    version: ClassVar[int] = 1
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return (self.of, self.by, self.where)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return fields_of(*self.views)
+
+    def empty(self, schema: Schema) -> Array:
+        return np.zeros((schema.classes, schema.classes), np.int64)
+
+    def absorb(self, state: Array, chunk: Chunk) -> Array:
+        k = chunk.schema.classes
+        predicted, truth = (
+            class_ids(chunk, self.where, ids) for ids in kept(chunk, self.where, self.of, self.by)
+        )
+        counts = arrays.bincount(truth * k + predicted, k * k)
+        return arrays.add_into(state, arrays.namespace(counts).reshape(counts, (k, k)))
+
+    def close(self, state: Array) -> Array:
+        return state
+
+    def merge(self, a: Array, b: Array) -> Array:
+        return a + b
+
+    def finalize(self, state: Array) -> Array:
+        return arrays.to_host(state)
+
+    def state_nbytes(self, schema: Schema) -> int:
+        return 8 * schema.classes**2
+
+    def work_nbytes(self, schema: Schema, rows: int) -> int:
+        return 8 * schema.classes**2 + 48 * rows
+
+    def stripes(self, schema: Schema, n: int) -> None:
+        return None
+
+    def join(self, results: object) -> object:
+        return results

@@ -1,0 +1,166 @@
+"""The store as a whole: a zarr group whose sub-groups are the splits."""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pipeline.chunk import ArraySpec
+from pipeline.errors import ExistsRefusedError, FeatfoldError, MissingInputError
+from pipeline.store import disk, layout, manifest
+from pipeline.store.declaration import Declaration, check_version, declare
+from pipeline.store.reader import StoredSplit, open_split
+from pipeline.store.writer import REPLACES, SplitWriter
+
+
+class Store:
+    """A directory of splits; reading it needs no permission to write."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, path: str | Path, *, overwrite: bool = False) -> Store:
+        """Create an empty store; raises ExistsRefusedError where something is already.
+
+        ``overwrite`` moves an existing store aside (``.NAME.replaced-...`` in the same folder); it
+        is removed when the first block of the new one is committed, not before.
+        """
+        root = Path(path).absolute()
+        root.parent.mkdir(parents=True, exist_ok=True)
+        replaced: list[str] = []
+        with disk.locked(root, ""):
+            if root.is_file() or (root.exists() and any(root.iterdir())):
+                replaced = _replace(root, overwrite)
+            own = {"schema_version": layout.SCHEMA_VERSION}
+            extra = {REPLACES: replaced} if replaced else {}
+            disk.write_group(root, {layout.DECLARATION: {**own, **extra}})
+        return cls(root)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Store:
+        """Open an existing store; nothing is written.
+
+        Raises MissingInputError where there is none, ConfigError for another format or version.
+        """
+        root = Path(path).absolute()
+        check_version(disk.read_group(root), str(root))
+        return cls(root)
+
+    def splits(self) -> tuple[str, ...]:
+        """Return the names of all splits, in-distribution ones first, numbers by value."""
+        return tuple(layout.split_names(self.path))
+
+    def split(self, name: str, *, allow_partial: bool = False, verify: bool = False) -> StoredSplit:
+        """Open a split for reading, pinned as it is now.
+
+        Raises IncompleteError if blocks are missing, unless ``allow_partial`` asks for the
+        committed rows before the first missing one. ``verify`` reads everything once and raises
+        CorruptError where it differs from the manifest.
+        """
+        self._check_exists(name)
+        opened = open_split(self.path, name, allow_partial=allow_partial)
+        if verify:
+            opened.verify()
+        return opened
+
+    def attributes(self, name: str) -> dict[str, Any]:
+        """Return what was said of a split when it was created."""
+        return dict(self._declared(name).attributes)
+
+    def writer(self, name: str) -> SplitWriter:
+        """Return a writer that resumes, or appends to, an existing split."""
+        return SplitWriter(self.path, name, self._declared(name))
+
+    def create_split(
+        self,
+        name: str,
+        arrays: Mapping[str, ArraySpec],
+        *,
+        classes: int,
+        rows: int | None = None,
+        block_nbytes: int = layout.BLOCK_NBYTES,
+        chunk_nbytes: int = layout.CHUNK_NBYTES,
+        attributes: Mapping[str, Any] | None = None,
+        exist_ok: bool = False,
+    ) -> SplitWriter:
+        """Declare a split and return its writer.
+
+        With ``rows`` its blocks are fixed now and may be written in any order; without, it grows by
+        appending. ``exist_ok`` resumes a split that was declared alike. Raises ExistsRefusedError
+        if it exists otherwise, ConfigError or DataError for a declaration that cannot be stored.
+        """
+        layout.check_split_name(name)
+        declared = declare(
+            arrays,
+            classes=classes,
+            rows=rows,
+            block_nbytes=block_nbytes,
+            chunk_nbytes=chunk_nbytes,
+            attributes=attributes or {},
+        )
+        with disk.locked(self.path, ""):
+            if self._exists(name):
+                self._check_same(name, declared, exist_ok)
+            else:
+                self._write_groups(name, declared)
+        return SplitWriter(self.path, name, declared)
+
+    def _exists(self, name: str) -> bool:
+        return (self.path / name / layout.MANIFEST / disk.GROUP_FILE).exists()
+
+    def _check_exists(self, name: str) -> None:
+        layout.check_split_name(name)
+        if self._exists(name):
+            return
+        near = get_close_matches(name, self.splits(), 1)
+        raise MissingInputError(
+            f"{self.path} has no split {name!r}; it has {', '.join(self.splits()) or 'none'}"
+            + (f"; did you mean {near[0]}?" if near else "")
+        )
+
+    def _declared(self, name: str) -> Declaration:
+        self._check_exists(name)
+        where = f"{self.path}, split {name}"
+        return Declaration.from_attributes(disk.read_group(self.path / name), where)
+
+    def _check_same(self, name: str, declared: Declaration, exist_ok: bool) -> None:
+        differences = self._declared(name).differences(declared)
+        if differences or not exist_ok:
+            why = "; ".join(differences) or "to go on writing it, pass exist_ok=True"
+            raise ExistsRefusedError(f"{self.path} has a split {name} already: {why}")
+
+    def _write_groups(self, name: str, declared: Declaration) -> None:
+        """Write the groups above the split, the split, and its manifest: only then it exists."""
+        for parent in reversed((self.path / name).relative_to(self.path).parents[:-1]):
+            if not (self.path / parent / disk.GROUP_FILE).exists():
+                disk.write_group(self.path / parent, {})
+        disk.write_group(self.path / name, declared.to_attributes())
+        disk.write_group(self.path / name / layout.MANIFEST, {})
+
+
+def _replace(root: Path, overwrite: bool) -> list[str]:
+    """Move an existing store aside and return the names under which replaced stores are kept."""
+    try:
+        kept = list(disk.read_group(root)[layout.DECLARATION].get(REPLACES, ()))
+    except (FeatfoldError, OSError, KeyError):
+        raise ExistsRefusedError(
+            f"{root} exists and is not a featfold store; choose another path"
+        ) from None
+    if not overwrite:
+        raise ExistsRefusedError(
+            f"{root} is a store already: open it to resume, or ask to overwrite it"
+        )
+    if kept and not any(manifest.indexes(root / name) for name in layout.split_names(root)):
+        shutil.rmtree(root)
+        return kept
+    aside = f".{root.name}.replaced-{uuid.uuid4().hex[:8]}"
+    root.rename(root.with_name(aside))
+    return [*kept, aside]

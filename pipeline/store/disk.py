@@ -1,0 +1,136 @@
+"""Files that survive a crash: written beside their place, flushed to the disk, then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from pipeline.errors import ConfigError, CorruptError, FeatfoldError, MissingInputError
+
+GROUP_FILE = "zarr.json"
+LOCK_SECONDS = 600.0
+_PARTIAL = ".partial"  # the ending zarr gives to files that it has not renamed yet
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or the entries of a directory, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sync_all(files: Iterable[Path], top: Path) -> None:
+    """Flush files, then every directory between them and ``top`` (included), deepest first."""
+    directories = set()
+    for file in files:
+        sync(file)
+        for parent in file.parents:
+            directories.add(parent)
+            if parent == top:
+                break
+    for directory in sorted(directories, key=lambda path: len(path.parts), reverse=True):
+        sync(directory)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file so that after a crash either the old or the whole new text is there."""
+    partial = path.with_suffix(f".{uuid.uuid4().hex}{_PARTIAL}")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.replace(path)
+    sync(path.parent)
+
+
+def sweep(directory: Path, stem: str) -> None:
+    """Remove what a killed writer of ``directory/stem`` left behind."""
+    for stray in directory.glob(f"{stem}.*{_PARTIAL}"):
+        stray.unlink(missing_ok=True)
+
+
+def write_group(
+    directory: Path, attributes: Mapping[str, Any], members: Iterable[str] = ()
+) -> None:
+    """Write a zarr v3 group: a directory whose metadata holds ``attributes``.
+
+    The metadata of ``members`` is repeated in it (consolidated); without, xarray warns.
+    """
+    group: dict[str, Any] = {
+        "zarr_format": 3,
+        "node_type": "group",
+        "attributes": dict(attributes),
+    }
+    known = {name: json.loads((directory / name / GROUP_FILE).read_text()) for name in members}
+    if known:
+        inline = {"kind": "inline", "must_understand": False, "metadata": known}
+        group["consolidated_metadata"] = inline
+    text = to_json(group)
+    made = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
+    sweep(directory, Path(GROUP_FILE).stem)
+    write_text(directory / GROUP_FILE, text)
+    if made:
+        sync(directory.parent)
+
+
+def read_group(directory: Path) -> dict[str, Any]:
+    """Return the attributes of a zarr v3 group; other formats are refused and nothing is written.
+
+    Raises MissingInputError where there is none, CorruptError where its metadata cannot be read.
+    """
+    path = directory / GROUP_FILE
+    if (directory / ".zgroup").exists() or (directory / ".zarray").exists():
+        raise ConfigError(
+            f"{directory} holds metadata of zarr format 2, expected format 3 alone; "
+            "convert it, or remove the .zgroup that another program wrote"
+        )
+    if not path.exists():
+        raise MissingInputError(f"{directory} is not there, or is not a zarr group")
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        attributes = found["attributes"] if found["node_type"] == "group" else None
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptError(f"{path} is damaged ({error}); restore it from a copy") from error
+    if not isinstance(attributes, dict) or found.get("zarr_format") != 3:
+        raise ConfigError(f"{directory} is not a zarr group of format 3")
+    return attributes
+
+
+def to_json(tree: Any) -> str:
+    """Return ``tree`` as JSON text; what JSON cannot hold is a ConfigError."""
+    try:
+        return json.dumps(tree, indent=1, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"attributes must be plain JSON: {error}") from error
+
+
+@contextmanager
+def locked(root: Path, name: str, timeout_seconds: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold the lock of a split; the lock file lies beside the store, so zarr never meets it."""
+    path = root.with_name(f".{root.name}.{name.replace('/', '+')}.lock")
+    lock = FileLock(path)
+    try:
+        lock.acquire(timeout=timeout_seconds)
+    except Timeout as error:
+        raise FeatfoldError(
+            f"{root}: {name or 'the store'} was locked by another writer for {timeout_seconds:g} s;"
+            f" wait for it to end (lock file: {path})"
+        ) from error
+    except OSError as error:
+        raise FeatfoldError(
+            f"{root} cannot be written to: no lock file {path} ({error})"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -1,0 +1,132 @@
+"""The manifest: one record per block, written after the block's bytes have reached the disk.
+
+A chunk counts only if a record says so: zarr itself reads a missing chunk as fill values. Records
+are tiny zarr groups, so that any zarr reader opens the store without a warning.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+
+from pipeline.chunk import Block
+from pipeline.errors import CorruptError
+from pipeline.store import disk, layout
+from pipeline.store.declaration import Declaration
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Bytes and checksum of the rows of one block in one array."""
+
+    nbytes: int
+    crc32c: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is known of a block on disk; without arrays it is being written again."""
+
+    index: int
+    start: int
+    rows: int
+    generation: int
+    written: str
+    writer: str
+    arrays: Mapping[str, Stored]
+
+    @classmethod
+    def of(cls, block: Block, generation: int, arrays: Mapping[str, Stored]) -> Record:
+        """Make the record of a block written now, by this process."""
+        return cls(
+            index=block.index,
+            start=block.start,
+            rows=block.rows,
+            generation=generation,
+            written=datetime.now(UTC).isoformat(timespec="seconds"),
+            writer=f"{socket.gethostname()}:{os.getpid()}",
+            arrays=arrays,
+        )
+
+    @property
+    def block(self) -> Block:
+        """The rows the record speaks of."""
+        return Block(self.index, self.start, self.start + self.rows)
+
+    @property
+    def committed(self) -> bool:
+        """Whether the bytes are there."""
+        return bool(self.arrays)
+
+
+def crc32c(rows: np.ndarray[Any, Any], so_far: int = 0) -> int:
+    """Continue a crc32c checksum over contiguous rows."""
+    return int(google_crc32c.extend(so_far, rows))
+
+
+def hexadecimal(checksum: int) -> str:
+    """Return a checksum as eight digits."""
+    return f"{checksum:08x}"
+
+
+def write_record(split: Path, record: Record) -> None:
+    """Write or replace the record of a block: the moment at which the block counts."""
+    disk.write_group(_directory(split, record.index), asdict(record))
+
+
+def read_record(split: Path, index: int) -> Record | None:
+    """Return the record of a block, or None if it was never written."""
+    directory = _directory(split, index)
+    if not (directory / disk.GROUP_FILE).exists():
+        return None
+    found = disk.read_group(directory)
+    try:
+        stored = {name: Stored(**entry) for name, entry in found.pop("arrays").items()}
+        return Record(**found, arrays=stored)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise CorruptError(f"{directory}: the record is damaged ({error})") from error
+
+
+def indexes(split: Path) -> list[int]:
+    """Return the indexes of all blocks with a record, in order."""
+    names = os.listdir(split / layout.MANIFEST)
+    found = (re.fullmatch(r"block-(\d+)", name) for name in names)
+    return sorted(int(match[1]) for match in found if match)
+
+
+def read_records(split: Path) -> dict[int, Record]:
+    """Return the records of all committed blocks by index."""
+    records = (read_record(split, index) for index in indexes(split))
+    return {record.index: record for record in records if record is not None and record.committed}
+
+
+def all_blocks(declared: Declaration, records: Mapping[int, Record]) -> tuple[Block, ...]:
+    """Return the blocks of a split: those allotted at creation, then the appended ones."""
+    allotted = declared.allotted
+    appended = (records[index].block for index in sorted(records) if index >= len(allotted))
+    return (*allotted, *appended)
+
+
+def describe_rows(blocks: Iterable[Block]) -> str:
+    """Say which rows blocks cover, e.g. ``rows 0-40, 80-100``; the end is not included."""
+    spans: list[list[int]] = []
+    for block in blocks:
+        if spans and spans[-1][1] == block.start:
+            spans[-1][1] = block.stop
+        else:
+            spans.append([block.start, block.stop])
+    shown = ", ".join(f"{start}-{stop}" for start, stop in spans[:8])
+    return f"rows {shown}" + (f" and {len(spans) - 8} more ranges" if len(spans) > 8 else "")
+
+
+def _directory(split: Path, index: int) -> Path:
+    return split / layout.MANIFEST / f"block-{index:05d}"

@@ -1,0 +1,168 @@
+"""A split over arrays that are in memory already, or that are sliced lazily: never copied whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import copy
+from typing import Any
+
+import numpy as np
+
+from pipeline import arrays as libraries
+from pipeline.arrays import Array
+from pipeline.chunk import Arena, ArraySpec, Block, Chunk, Schema
+from pipeline.errors import ConfigError, DataError
+from pipeline.store import layout, manifest
+
+CHUNK_NBYTES = 4 * 2**20
+BLOCK_NBYTES = 64 * 2**20
+_LAYOUTS = {"labels": "", "ids": "", "logits": "K", "mask": "T"}
+
+
+class ArraySplit:
+    """Rows of numpy, torch, cupy, zarr or dask arrays, read slice by slice onto the host.
+
+    ``features`` (n, d) or (n, t, d) and ``labels`` (n,) are shorthands for entries of ``arrays``.
+    Without ``classes``, k is the width of the logits if there are any, else the largest label plus
+    one (labels in memory only), else 0. Labels in memory are checked now, lazy ones when read.
+
+    Raises DataError for unequal lengths, no rows, labels >= k or dtypes that are not numbers.
+    """
+
+    def __init__(
+        self,
+        features: Array | None = None,
+        labels: Array | None = None,
+        *,
+        classes: int | None = None,
+        name: str = "id/train",
+        arrays: Mapping[str, Array] | None = None,
+        block_rows: int | None = None,
+        chunk_rows: int | None = None,
+    ) -> None:
+        shorthands = {"features": features, "labels": labels}
+        named = {key: array for key, array in shorthands.items() if array is not None}
+        self.name = name
+        self._offset = 0
+        self._arrays = {
+            key: array if hasattr(array, "dtype") else np.asarray(array)
+            for key, array in {**(arrays or {}), **named}.items()
+        }
+        rows = self._count_rows()
+        specs = {key: _spec(key, array, name) for key, array in self._arrays.items()}
+        in_memory = self._labels_in_memory()
+        known = self._count_classes(in_memory) if classes is None else classes
+        if in_memory is not None:
+            layout.check_labels(in_memory, known, name, 0)
+        self.schema = Schema(rows=rows, classes=known, arrays=specs, split=name)
+        widest = max(spec.nbytes for spec in specs.values())
+        total = sum(spec.nbytes for spec in specs.values())
+        step = chunk_rows or max(1, CHUNK_NBYTES // widest)
+        size = block_rows or step * max(1, BLOCK_NBYTES // (step * total))
+        if step < 1 or size < 1:
+            raise ConfigError(f"chunk_rows and block_rows must be positive, got {step} and {size}")
+        self.chunk_rows = min(step, size, rows)
+        self.blocks = tuple(
+            Block(index, start, min(start + size, rows))
+            for index, start in enumerate(range(0, rows, size))
+        )
+
+    def __repr__(self) -> str:
+        return f"ArraySplit({', '.join(self._arrays)}, name={self.name!r}, rows={self.schema.rows})"
+
+    @property
+    def is_ood(self) -> bool:
+        """Whether the rows are out-of-distribution."""
+        return layout.is_ood(self.name)
+
+    def only(self, block: Block) -> ArraySplit:
+        """Return a split with the rows of one block alone: what a worker process is sent."""
+        if len(self.blocks) == 1:
+            return self
+        part = copy(self)
+        part._offset = block.start
+        part._arrays = {name: self._rows(name, block.start, block.stop) for name in self._arrays}
+        return part
+
+    def read(self, block: Block, fields: frozenset[str]) -> Iterator[Chunk]:
+        """Yield the chunks of a block in order, on the host, with the given arrays only."""
+        names = sorted(self.schema.touched(fields))
+        arena = Arena()
+        for start in range(block.start, block.stop, self.chunk_rows):
+            stop = min(start + self.chunk_rows, block.stop)
+            contents = {name: self._rows(name, start, stop) for name in names}
+            yield Chunk(self.schema, start, stop - start, contents, is_ood=self.is_ood, arena=arena)
+
+    def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
+        """Return the checksums that these rows would have in a store."""
+        return {name: self._checksum(name, block) for name in self.schema.touched(fields)}
+
+    def _checksum(self, name: str, block: Block) -> str:
+        checksum, spec = 0, self.schema.arrays[name]
+        for start in range(block.start, block.stop, self.chunk_rows):
+            rows = self._rows(name, start, min(start + self.chunk_rows, block.stop))
+            checksum = manifest.crc32c(layout.encode(rows, spec), checksum)
+        return manifest.hexadecimal(checksum)
+
+    def _rows(self, name: str, start: int, stop: int) -> np.ndarray[Any, Any]:
+        rows = self._arrays[name][start - self._offset : stop - self._offset]
+        if hasattr(rows, "compute"):  # dask; the caller may be a worker thread of its own
+            rows = rows.compute(scheduler="synchronous")
+        spec = self.schema.arrays[name]
+        host = np.ascontiguousarray(layout.widen(rows), dtype=spec.memory_dtype)
+        if host.shape != (stop - start, *spec.shape):
+            raise DataError(
+                f"split {self.name}: {name} gave shape {host.shape} for rows {start}-{stop}, "
+                f"expected {(stop - start, *spec.shape)}"
+            )
+        if name == "labels":
+            layout.check_labels(host, self.schema.classes, self.name, start)
+        return host
+
+    def _count_rows(self) -> int:
+        lengths = {
+            key: array.shape[0] if len(array.shape) else None for key, array in self._arrays.items()
+        }
+        if not lengths:
+            raise DataError(f"split {self.name}: no arrays were given")
+        rows = next(iter(lengths.values()))
+        if len(set(lengths.values())) > 1 or not isinstance(rows, int):
+            shown = ", ".join(f"{key}: {length}" for key, length in lengths.items())
+            raise DataError(
+                f"split {self.name}: arrays must share a known number of rows, got {shown}"
+            )
+        if rows == 0:
+            raise DataError(f"split {self.name} is empty: every array has 0 rows")
+        return rows
+
+    def _labels_in_memory(self) -> np.ndarray[Any, Any] | None:
+        labels = self._arrays.get("labels")
+        if labels is None or hasattr(labels, "compute") or not libraries.is_array(labels):
+            return None
+        return libraries.to_host(labels)
+
+    def _count_classes(self, labels: np.ndarray[Any, Any] | None) -> int:
+        if "logits" in self._arrays:
+            return int(self._arrays["logits"].shape[-1])
+        if labels is not None:
+            return max(0, int(labels.max()) + 1)
+        if "labels" in self._arrays:
+            raise ConfigError(
+                f"split {self.name}: labels that are computed lazily do not tell the number of "
+                "classes; pass classes="
+            )
+        return 0
+
+
+def _spec(key: str, array: Array, split: str) -> ArraySpec:
+    try:
+        dtype = layout.dtype_name(array)
+    except DataError as error:
+        raise DataError(f"split {split}: {key}: {error}") from error
+    if key == "labels" and "int" not in dtype:
+        raise DataError(f"split {split}: labels must be integers, got {dtype}")
+    shape = tuple(int(length) for length in array.shape[1:])
+    if 0 in shape:
+        raise DataError(f"split {split}: {key} has rows of shape {shape}, which hold nothing")
+    letters = _LAYOUTS.get(key, {1: "D", 2: "TD"}.get(len(shape), ""))
+    return ArraySpec(shape, dtype, letters if len(letters) == len(shape) else "")

@@ -1,0 +1,269 @@
+"""Writing a split: whole blocks in any order and from many processes, or rows appended at the end.
+
+Order of every write: chunk files are flushed and renamed, their directories flushed, then the
+record of the block is written. A writer killed at any instant leaves a block that does not count.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import ArraySpec, Block
+from pipeline.errors import (
+    ConfigError,
+    CorruptError,
+    DataError,
+    ExistsRefusedError,
+    FeatfoldError,
+)
+from pipeline.store import disk, layout, manifest
+from pipeline.store.declaration import Declaration
+
+REPLACES = "replaces"
+
+
+class SplitWriter:
+    """Writes the blocks of one split; two writers of different blocks never touch one file.
+
+    A block has one writer at a time. Blocks may be written in any order, by threads, processes or
+    machines that share the file system.
+    """
+
+    def __init__(self, root: Path, name: str, declared: Declaration) -> None:
+        self.root = root
+        self.name = name
+        self.declared = declared
+        self._split = root / name
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks fixed at creation, then those appended since."""
+        return manifest.all_blocks(self.declared, self._records())
+
+    @property
+    def committed(self) -> frozenset[int]:
+        """Indexes of the blocks that are completely on disk."""
+        return frozenset(self._records())
+
+    def missing(self) -> list[Block]:
+        """Return the blocks that must still be written, in order: what a resumed run does."""
+        records = self._records()
+        return [block for block in self.declared.allotted if block.index not in records]
+
+    def write(
+        self, block_index: int, arrays: Mapping[str, Array], *, overwrite: bool = False
+    ) -> None:
+        """Write a whole block and commit it; everything is checked before the first byte.
+
+        ``arrays`` maps every declared array to its (n, ...) rows of the block, in the declared
+        dtype. Raises DataError where they contradict the declaration, ExistsRefusedError for a
+        block that is committed already; ``overwrite`` replaces it and bumps its generation.
+        """
+        contents = _as_arrays(arrays)
+        known = manifest.read_record(self._split, block_index)
+        block = self._block(block_index, known)
+        if known is not None and known.committed and not overwrite:
+            raise ExistsRefusedError(
+                f"{self._where}: block {block_index} (rows {block.start}-{block.stop}) is "
+                "committed already; resume with missing(), or pass overwrite=True"
+            )
+        self._check(contents, block.rows, block.start)
+        self._create_arrays(contents)
+        generation = 0 if known is None else known.generation + int(known.committed)
+        with self._guard(block):
+            if known is not None and known.committed:
+                manifest.write_record(self._split, manifest.Record.of(block, generation, {}))
+            self._put(block, contents, generation)
+
+    def append(self, arrays: Mapping[str, Array]) -> Block:
+        """Add rows after the current end as one new block, and return it.
+
+        One append is one commit, whatever its size; about ``declared.block_rows`` rows at a time
+        keep the unit of work small. Appends from many threads and processes follow one another.
+        """
+        contents = _as_arrays(arrays)
+        rows = _length(contents, self._where)
+        self._check(contents, rows, 0)
+        self._create_arrays(contents)
+        with disk.locked(self.root, self.name):
+            block = self._next_block(rows)
+            for name in self.declared.arrays:
+                self._resize(name, block.stop)
+            self._put(block, contents, 0)
+            self._consolidate()
+        return block
+
+    @property
+    def _where(self) -> str:
+        return f"{self.root}, split {self.name}"
+
+    def _records(self) -> dict[int, manifest.Record]:
+        return manifest.read_records(self._split)
+
+    def _block(self, index: int, known: manifest.Record | None) -> Block:
+        if known is not None:
+            return known.block
+        rows, size = self.declared.rows or 0, self.declared.block_rows
+        if not 0 <= index * size < rows:
+            count = len(self.declared.allotted)
+            raise ConfigError(
+                f"{self._where} has no block {index}; it was created with {count} blocks"
+                + ("" if count else ", use append")
+            )
+        return Block(index, index * size, min((index + 1) * size, rows))
+
+    def _next_block(self, rows: int) -> Block:
+        index, end = len(self.declared.allotted), self.declared.rows or 0
+        for last in reversed(manifest.indexes(self._split)):
+            record = manifest.read_record(self._split, last)
+            if record is not None and last >= index:
+                return Block(last + 1, record.block.stop, record.block.stop + rows)
+        return Block(index, end, end + rows)
+
+    def _check(self, contents: Mapping[str, Array], rows: int, start: int) -> None:
+        """Compare arrays with the declaration: names, shapes, dtypes, then values of labels."""
+        declared = self.declared.arrays
+        if set(contents) != set(declared):
+            raise DataError(
+                f"{self._where}: expected arrays {', '.join(sorted(declared))}, "
+                f"got {', '.join(sorted(contents))}"
+            )
+        for name, spec in declared.items():
+            self._check_shape(name, spec, contents[name], rows)
+        for name, spec in declared.items():
+            if name == "labels":
+                labels = arrays.to_host(contents[name])
+                layout.check_labels(labels, self.declared.classes, self.name, start)
+            if spec.dtype == layout.BFLOAT16:
+                for piece in _pieces(0, rows, self.declared.chunk_rows[name]):
+                    layout.encode(contents[name][piece], spec)
+
+    def _check_shape(self, name: str, spec: ArraySpec, given: Array, rows: int) -> None:
+        if tuple(given.shape) != (rows, *spec.shape):
+            raise DataError(
+                f"{self._where}: {name} must have shape {(rows, *spec.shape)}, "
+                f"got {tuple(given.shape)}"
+            )
+        dtype = layout.dtype_name(given)
+        fitting = {spec.dtype}
+        if spec.dtype == layout.BFLOAT16:
+            fitting |= {"uint16", "float32"}
+        if dtype not in fitting:
+            raise DataError(f"{self._where}: {name} must be {spec.dtype}, got {dtype}; convert it")
+
+    def _create_arrays(self, contents: Mapping[str, Array]) -> None:
+        """Create the arrays at the first write, when a first chunk can be tried for compression."""
+        made = [self._split / name / disk.GROUP_FILE for name in self.declared.arrays]
+        if all(path.exists() for path in made):
+            return
+        with disk.locked(self.root, self.name):
+            for name, spec in self.declared.arrays.items():
+                if not (self._split / name / disk.GROUP_FILE).exists():
+                    self._create_array(name, spec, contents[name])
+            self._consolidate()
+
+    def _create_array(self, name: str, spec: ArraySpec, given: Array) -> None:
+        directory = self._split / name
+        chunk_rows = self.declared.chunk_rows[name]
+        sample = layout.encode(given[:chunk_rows], spec)
+        layout.create_array(directory, spec, self.declared.rows or 0, chunk_rows, sample)
+        (directory / "c").mkdir(exist_ok=True)
+        disk.sync_all([directory / disk.GROUP_FILE], top=self._split)
+
+    def _consolidate(self) -> None:
+        """Repeat the metadata of the arrays in that of the split; its caller holds the lock."""
+        disk.write_group(self._split, disk.read_group(self._split), sorted(self.declared.arrays))
+
+    def _resize(self, name: str, rows: int) -> None:
+        disk.sweep(self._split / name, Path(disk.GROUP_FILE).stem)
+        array = layout.open_array(self._split / name, "r+")
+        if array.shape[0] != rows:
+            array.resize((rows, *array.shape[1:]))
+            disk.sync_all([self._split / name / disk.GROUP_FILE], top=self._split / name)
+
+    def _guard(self, block: Block) -> AbstractContextManager[None]:
+        """Return the lock of the split for a block that shares a file with appended rows."""
+        sizes = self.declared.chunk_rows.values()
+        if all(block.start % size == 0 and block.stop % size == 0 for size in sizes):
+            return nullcontext()
+        return disk.locked(self.root, self.name)
+
+    def _put(self, block: Block, contents: Mapping[str, Array], generation: int) -> None:
+        """Write the chunks of a block, flush them, and commit."""
+        try:
+            stored = {
+                name: self._put_array(block, name, spec, contents[name])
+                for name, spec in self.declared.arrays.items()
+            }
+            manifest.write_record(self._split, manifest.Record.of(block, generation, stored))
+        except OSError as error:
+            raise FeatfoldError(
+                f"{self._where}: block {block.index} (rows {block.start}-{block.stop}) was not "
+                f"written: {error}; mend that and resume, nothing committed is lost"
+            ) from error
+        forget_replaced(self.root)
+
+    def _put_array(self, block: Block, name: str, spec: ArraySpec, given: Array) -> manifest.Stored:
+        directory, size = self._split / name, self.declared.chunk_rows[name]
+        array = layout.open_array(directory, "r+")
+        total = array.shape[0]
+        if total < block.stop:
+            raise CorruptError(f"{self._where}: {name} has {total} rows, less than {block.stop}")
+        checksum, nbytes, files = 0, 0, []
+        for piece in _pieces(block.start, block.stop, size):
+            file = layout.chunk_file(directory, piece.start // size, spec)
+            disk.sweep(file.parent, file.name)
+            first = piece.start - piece.start % size
+            if block.start <= first and min(first + size, total) <= block.stop:
+                file.unlink(missing_ok=True)  # all its rows are ours: a torn one is not read back
+            rows = layout.encode(given[piece.start - block.start : piece.stop - block.start], spec)
+            array[piece] = rows
+            checksum, nbytes = manifest.crc32c(rows, checksum), nbytes + rows.nbytes
+            files.append(file)
+        disk.sync_all(files, top=directory / "c")
+        return manifest.Stored(nbytes, manifest.hexadecimal(checksum))
+
+
+def forget_replaced(root: Path) -> None:
+    """Remove the stores that this one replaces, now that it holds a block of its own."""
+    attributes = disk.read_group(root)
+    if not attributes[layout.DECLARATION].get(REPLACES):
+        return
+    with disk.locked(root, ""):
+        attributes = disk.read_group(root)
+        for name in attributes[layout.DECLARATION].pop(REPLACES, ()):
+            shutil.rmtree(root.with_name(name), ignore_errors=True)
+        disk.write_group(root, attributes)
+
+
+def _pieces(start: int, stop: int, size: int) -> Iterator[slice]:
+    """Cut rows at the multiples of ``size``."""
+    while start < stop:
+        end = min(start - start % size + size, stop)
+        yield slice(start, end)
+        start = end
+
+
+def _as_arrays(contents: Mapping[str, Any]) -> dict[str, Array]:
+    """Let plain sequences stand for arrays."""
+    return {
+        name: given if hasattr(given, "dtype") else np.asarray(given)
+        for name, given in contents.items()
+    }
+
+
+def _length(contents: Mapping[str, Array], where: str) -> int:
+    rows = {int(array.shape[0]) for array in contents.values() if array.ndim}
+    if len(rows) != 1:
+        raise DataError(f"{where}: arrays must have the same number of rows, got {sorted(rows)}")
+    if rows == {0}:
+        raise DataError(f"{where}: there are no rows to append")
+    return rows.pop()

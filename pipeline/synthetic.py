@@ -1,0 +1,66 @@
+"""Made-up rows of a given schema: what plans rehearse on instead of data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pipeline.chunk import Block, Chunk, Schema, Split
+
+ROWS = 64
+
+
+@dataclass(frozen=True)
+class SyntheticSplit:
+    """A few random rows with labels of every class in turn and logits that favour them."""
+
+    schema: Schema
+    is_ood: bool = False
+
+    @classmethod
+    def of(cls, split: Split) -> SyntheticSplit:
+        """Return made-up rows that look like those of ``split``."""
+        schema = split.schema
+        return cls(Schema(ROWS, schema.classes, schema.arrays, schema.split), split.is_ood)
+
+    @property
+    def name(self) -> str:
+        return self.schema.split
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        return (Block(0, 0, self.schema.rows),)
+
+    @property
+    def chunk_rows(self) -> int:
+        return self.schema.rows
+
+    def only(self, block: Block) -> SyntheticSplit:
+        """Return what a worker needs to read ``block``."""
+        return self
+
+    def read(self, block: Block, fields: frozenset[str]) -> Iterator[Chunk]:
+        """Yield all rows as one chunk."""
+        contents = {name: self._array(name) for name in sorted(fields)}
+        yield Chunk(self.schema, 0, self.schema.rows, contents, is_ood=self.is_ood)
+
+    def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
+        """Made-up rows have the checksum of their schema: none."""
+        return dict.fromkeys(fields, "synthetic")
+
+    def _array(self, name: str) -> np.ndarray[Any, Any]:
+        spec = self.schema.arrays[name]
+        rows = self.schema.rows
+        labels = np.arange(rows) % max(1, self.schema.classes)
+        if name == "labels":
+            return np.full(rows, -1) if self.is_ood else labels
+        random = np.random.default_rng(len(name))
+        if spec.memory_dtype.kind != "f":
+            return np.ones((rows, *spec.shape), spec.memory_dtype)
+        values = random.standard_normal((rows, *spec.shape))
+        if spec.shape == (self.schema.classes,):
+            values[np.arange(rows), labels] += 5.0
+        return values.astype(spec.memory_dtype)
