@@ -161,6 +161,10 @@ class Kernel:
         return self.bodies.get(library(x), self.portable)(x, *args)
 
 
+ONE_HOT_LIMIT = 2**20
+"""Entries of a (rows, classes) table that portable bodies make at a time."""
+
+
 def _one_hot(ids: Array, classes: int, dtype: Any) -> Array:
     xp = namespace(ids)
     steps = xp.arange(classes, dtype=ids.dtype, device=device_of(ids))
@@ -171,8 +175,14 @@ def _one_hot(ids: Array, classes: int, dtype: Any) -> Array:
 def segment_sum(x: Array, ids: Array, classes: int) -> Array:
     """Return float64 sums (classes, ...) of the rows of ``x`` (n, ...) per id 0..classes-1."""
     xp = namespace(x, ids)
-    flat = xp.reshape(xp.astype(x, xp.float64), (x.shape[0], -1))
-    sums = xp.matmul(xp.matrix_transpose(_one_hot(ids, classes, xp.float64)), flat)
+    width = int(np.prod(x.shape[1:], dtype=np.int64))
+    sums = xp.zeros((classes, width), dtype=xp.float64, device=device_of(x))
+    step = max(1, ONE_HOT_LIMIT // max(1, classes))
+    for start in range(0, x.shape[0], step):
+        hot = _one_hot(ids[start : start + step], classes, xp.float64)
+        part = xp.astype(x[start : start + step, ...], xp.float64)
+        flat = xp.reshape(part, (hot.shape[0], width))
+        sums = sums + xp.matmul(xp.matrix_transpose(hot), flat)
     return xp.reshape(sums, (classes, *x.shape[1:]))
 
 
@@ -231,6 +241,14 @@ def syrk_into(total: Array, x: Array) -> Array:
     return total + xp.astype(xp.matmul(xp.matrix_transpose(x), x), total.dtype)
 
 
+@syrk_into.fast("torch")
+def _syrk_into_torch(total: Array, x: Array) -> Array:
+    if x.dtype == total.dtype:
+        return total.addmm_(x.T, x)
+    return total.add_(x.T @ x)
+
+
+@syrk_into.fast("cupy")
 @syrk_into.fast("numpy")
 def _syrk_into_numpy(total: Array, x: Array) -> Array:
     total += x.T @ x
@@ -243,6 +261,12 @@ def add_into(total: Array, x: Array) -> Array:
     return total + namespace(total, x).astype(x, total.dtype)
 
 
+@add_into.fast("torch")
+def _add_into_torch(total: Array, x: Array) -> Array:
+    return total.add_(x)
+
+
+@add_into.fast("cupy")
 @add_into.fast("numpy")
 def _add_into_numpy(total: Array, x: Array) -> Array:
     total += x
@@ -255,6 +279,12 @@ def subtract_into(out: Array, x: Array, y: Array) -> Array:
     return x - y
 
 
+@subtract_into.fast("torch")
+def _subtract_into_torch(out: Array, x: Array, y: Array) -> Array:
+    return sys.modules["torch"].subtract(x, y, out=out)
+
+
+@subtract_into.fast("cupy")
 @subtract_into.fast("numpy")
 def _subtract_into_numpy(out: Array, x: Array, y: Array) -> Array:
     return np.subtract(x, y, out=out)

@@ -66,12 +66,16 @@ class Schema:
         return self.arrays[name]
 
     def touched(self, fields: Iterable[str]) -> frozenset[str]:
-        """Return the stored arrays behind ``fields``; views over tokens also read their mask."""
+        """Return the stored arrays behind ``fields``.
+
+        Where the split has a ``mask``, tokens are read with it, and so are labels: a row without
+        one valid token is void for every statistic, whatever else it looks at.
+        """
         names = frozenset(fields) - {IS_OOD}
         for name in names:
             self.spec(name)
-        tokens = any(len(self.arrays[name].shape) == 2 for name in names)
-        return names | ({"mask"} if tokens and "mask" in self.arrays else set())
+        masked = any(name == "labels" or len(self.arrays[name].shape) == 2 for name in names)
+        return names | ({"mask"} if masked and "mask" in self.arrays else set())
 
     def row_nbytes(self, fields: Iterable[str]) -> int:
         """Bytes of one row of the given arrays as stored."""

@@ -227,6 +227,10 @@ class Trace:
     rows_used: dict[tuple[str, AnyStatistic], tuple[int, int]] = field(default_factory=dict)
     """(split, statistic) -> rows used, rows read."""
 
+    def passes_of(self, name: str) -> int:
+        """Return how many passes a procedure asked for something."""
+        return sum(any(name in names for names in pass_.asked_by.values()) for pass_ in self.passes)
+
 
 def run(
     procedures: Mapping[str, Procedure[Any]],
@@ -369,13 +373,16 @@ class _Run:
         )
 
 
-def rehearse(jobs: Mapping[str, Job], *, stage: str = "fit") -> list[Pass]:
-    """Return the passes that jobs will need, without reading: they run over 64 synthetic rows."""
+def rehearse(jobs: Mapping[str, Job], *, stage: str = "fit") -> tuple[list[Pass], dict[str, Any]]:
+    """Return the passes that jobs will need, and outcomes of the right shape; nothing is read.
+
+    The jobs run over 64 synthetic rows that look like those of their splits.
+    """
     trace = Trace()
 
     def execute(pass_: Pass) -> Sequence[Partial]:
         works = (replace(work, split=SyntheticSplit.of(work.split)) for work in pass_.works)
         return run_serial(replace(pass_, works=tuple(works)))
 
-    run_jobs(jobs, execute, stage=stage, trace=trace)
-    return trace.passes
+    outcomes = run_jobs(jobs, execute, stage=stage, trace=trace)
+    return trace.passes, outcomes

@@ -90,7 +90,7 @@ class Scorer(Protocol):
 class Procedure(Protocol[T_co]):
     """A detector or a metric: a value of its options, with the passes it needs."""
 
-    def passes(self, schema: Schema) -> Passes[T_co]:  # type: ignore[misc]
+    def passes(self, schema: Schema) -> Passes[T_co]:
         """Yield requests, receive results, return the outcome."""
         ...
 
@@ -151,8 +151,29 @@ class Scored:
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
-        scores = self.scorer.score(chunk)
+        scores = Scores(self.scorer)(chunk)
         return scores if scores.ndim == 1 else arrays.namespace(scores).max(scores, axis=1)
+
+
+@value
+class Scores:
+    """The scores of a scorer as they are: () float64, or (t,) per token."""
+
+    scorer: Any
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset(self.scorer.fields)
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return ()
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return rows * 8
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        return self.scorer.score(chunk)
 
 
 def together(procedures: Mapping[str, Passes[Any]]) -> Passes[dict[str, Any]]:

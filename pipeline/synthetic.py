@@ -11,11 +11,14 @@ import numpy as np
 from pipeline.chunk import Block, Chunk, Schema, Split
 
 ROWS = 64
+CLASSES = 8
+"""Labels in use: few, so that every class in use has several rows."""
+SEPARATION = 5.0
 
 
 @dataclass(frozen=True)
 class SyntheticSplit:
-    """A few random rows with labels of every class in turn and logits that favour them."""
+    """A few random rows whose features and logits favour their labels."""
 
     schema: Schema
     is_ood: bool = False
@@ -54,13 +57,13 @@ class SyntheticSplit:
     def _array(self, name: str) -> np.ndarray[Any, Any]:
         spec = self.schema.arrays[name]
         rows = self.schema.rows
-        labels = np.arange(rows) % max(1, self.schema.classes)
+        labels = np.arange(rows) % max(1, min(CLASSES, self.schema.classes))
         if name == "labels":
             return np.full(rows, -1) if self.is_ood else labels
         random = np.random.default_rng(len(name))
         if spec.memory_dtype.kind != "f":
             return np.ones((rows, *spec.shape), spec.memory_dtype)
         values = random.standard_normal((rows, *spec.shape))
-        if spec.shape == (self.schema.classes,):
-            values[np.arange(rows), labels] += 5.0
+        if spec.shape:
+            values[np.arange(rows), ..., labels % spec.shape[-1]] += SEPARATION
         return values.astype(spec.memory_dtype)

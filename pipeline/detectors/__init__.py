@@ -6,6 +6,7 @@ packages. ``pipeline.detectors.Mahalanobis`` works too.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 from difflib import get_close_matches
@@ -33,6 +34,29 @@ def load(name: str) -> type[Any]:
     near = get_close_matches(name, names(), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UnknownNameError(f"unknown detector {name!r}: {hint}known: {', '.join(names())}")
+
+
+def name_of(detector: Any) -> str:
+    """Return the registered name of a detector, or the name of its class for any other."""
+    module = type(detector).__module__
+    own = module.removeprefix(f"{__name__}.")
+    return own if own != module else type(detector).__name__
+
+
+def options_of(detector: Any) -> dict[str, Any]:
+    """Return the options of a detector that differ from their default."""
+    default = type(detector)()
+    return {
+        field.name: getattr(detector, field.name)
+        for field in dataclasses.fields(detector)
+        if getattr(detector, field.name) != getattr(default, field.name) and field.name != "head"
+    }
+
+
+def default_id(detector: Any) -> str:
+    """Return what names a detector in tables: its name, and the options that are not default."""
+    options = ", ".join(f"{name}={given}" for name, given in options_of(detector).items())
+    return name_of(detector) + (f"({options})" if options else "")
 
 
 def __getattr__(attribute: str) -> Any:

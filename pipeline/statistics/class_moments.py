@@ -103,6 +103,12 @@ class ClassMoments:
     def fields(self) -> frozenset[str]:
         return fields_of(*self.views)
 
+    @property
+    def products(self) -> str:
+        """Narrowest dtype in which products may be formed: bounds what the scatter resolves."""
+        narrow = self.precision == "auto" and isinstance(self.of, Tokens)
+        return "float32" if narrow or self.precision == "float32" else "float64"
+
     def empty(self, schema: Schema) -> State:
         k, d = schema.classes, self.of.shape(schema)[-1]
         zeros = np.zeros((k, d))

@@ -58,22 +58,9 @@ def sweep(directory: Path, stem: str) -> None:
         stray.unlink(missing_ok=True)
 
 
-def write_group(
-    directory: Path, attributes: Mapping[str, Any], members: Iterable[str] = ()
-) -> None:
-    """Write a zarr v3 group: a directory whose metadata holds ``attributes``.
-
-    The metadata of ``members`` is repeated in it (consolidated); without, xarray warns.
-    """
-    group: dict[str, Any] = {
-        "zarr_format": 3,
-        "node_type": "group",
-        "attributes": dict(attributes),
-    }
-    known = {name: json.loads((directory / name / GROUP_FILE).read_text()) for name in members}
-    if known:
-        inline = {"kind": "inline", "must_understand": False, "metadata": known}
-        group["consolidated_metadata"] = inline
+def write_group(directory: Path, attributes: Mapping[str, Any]) -> None:
+    """Write a zarr v3 group: a directory whose metadata holds ``attributes``."""
+    group = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
     text = to_json(group)
     made = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)

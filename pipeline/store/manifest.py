@@ -7,7 +7,6 @@ are tiny zarr groups, so that any zarr reader opens the store without a warning.
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -98,9 +97,8 @@ def read_record(split: Path, index: int) -> Record | None:
 
 def indexes(split: Path) -> list[int]:
     """Return the indexes of all blocks with a record, in order."""
-    names = os.listdir(split / layout.MANIFEST)
-    found = (re.fullmatch(r"block-(\d+)", name) for name in names)
-    return sorted(int(match[1]) for match in found if match)
+    files = (split / layout.MANIFEST).glob(f"block-*/{disk.GROUP_FILE}")
+    return sorted(int(file.parent.name.partition("-")[2]) for file in files)
 
 
 def read_records(split: Path) -> dict[int, Record]:

@@ -98,7 +98,6 @@ class SplitWriter:
             for name in self.declared.arrays:
                 self._resize(name, block.stop)
             self._put(block, contents, 0)
-            self._consolidate()
         return block
 
     @property
@@ -168,7 +167,6 @@ class SplitWriter:
             for name, spec in self.declared.arrays.items():
                 if not (self._split / name / disk.GROUP_FILE).exists():
                     self._create_array(name, spec, contents[name])
-            self._consolidate()
 
     def _create_array(self, name: str, spec: ArraySpec, given: Array) -> None:
         directory = self._split / name
@@ -177,10 +175,6 @@ class SplitWriter:
         layout.create_array(directory, spec, self.declared.rows or 0, chunk_rows, sample)
         (directory / "c").mkdir(exist_ok=True)
         disk.sync_all([directory / disk.GROUP_FILE], top=self._split)
-
-    def _consolidate(self) -> None:
-        """Repeat the metadata of the arrays in that of the split; its caller holds the lock."""
-        disk.write_group(self._split, disk.read_group(self._split), sorted(self.declared.arrays))
 
     def _resize(self, name: str, rows: int) -> None:
         disk.sweep(self._split / name, Path(disk.GROUP_FILE).stem)

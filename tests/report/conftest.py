@@ -30,9 +30,9 @@ STRENGTH = {
 def rates(inside: np.ndarray, outside: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """False- and true-positive rates at every threshold, OOD positive, from (0, 0) to (1, 1)."""
     thresholds = np.unique(np.concatenate([inside, outside]))[::-1]
-    fpr = [(inside >= t).mean() for t in thresholds]
-    tpr = [(outside >= t).mean() for t in thresholds]
-    return np.array([0.0, *fpr]), np.array([0.0, *tpr])
+    fpr = 1 - np.searchsorted(np.sort(inside), thresholds) / len(inside)
+    tpr = 1 - np.searchsorted(np.sort(outside), thresholds) / len(outside)
+    return np.append(0.0, fpr), np.append(0.0, tpr)
 
 
 def exact(value: float) -> dict[str, Any]:

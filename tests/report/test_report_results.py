@@ -139,8 +139,11 @@ def test_write_replaces_and_leaves_nothing_behind(
     results["name"] = "second"
     assert write_report(results, tmp_path) == tmp_path / "report.html"
     assert read(tmp_path)["name"] == "second"
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["report.html", "report.md", "results.csv", "results.json"]
+    files = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
+    assert sorted(files) == ["report.html", "report.md", "results.csv", "results.json"]
+    assert "<title>second" in files["report.html"]
+    assert files["report.md"].startswith("# second")
+    assert files["results.csv"].count("\n") == 1 + 2 * 4
 
 
 def test_refused_results_leave_the_old_report(

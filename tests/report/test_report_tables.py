@@ -7,13 +7,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from pipeline.report import check, headline, read, verdict_line, write_report
+from pipeline.report import check, headline, verdict_line
 from pipeline.report.tables import (
     Cell,
     Table,
@@ -21,7 +20,7 @@ from pipeline.report.tables import (
     set_tables,
     short_names,
 )
-from pipeline.report.text import duration, markdown, size
+from pipeline.report.text import comma_separated, duration, markdown, size
 
 
 def column(table: Table, over: str, metric: str) -> dict[str, Cell]:
@@ -149,15 +148,14 @@ def test_short_names_stay_apart() -> None:
     assert short_names(["ood/near/a", "ood/far/a"])["ood/far/a"] == "ood/far/a"
 
 
-def test_csv_has_one_line_for_each_number(results: dict[str, Any], tmp_path: Path) -> None:
+def test_csv_has_one_line_for_each_number(results: dict[str, Any]) -> None:
     results["detectors"][3]["options"] = {"covariance": "ridge", "ridge": 1e-6}
     results["scores"][0]["metrics"]["auroc"] = {"value": float("nan"), "reason": "none"}
-    write_report(results, tmp_path)
-    with (tmp_path / "results.csv").open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+    rows = list(csv.DictReader(comma_separated(check(results)).splitlines()))
     assert len(rows) == 9 * 3 * 4
-    assert list(rows[0]) == (
-        "detector,options,ood,group,metric,value,lower,upper,exact,n_id,n_ood".split(",")
+    assert tuple(rows[0]) == (
+        *("detector", "options", "ood", "group", "metric"),
+        *("value", "lower", "upper", "exact", "n_id", "n_ood"),
     )
     assert (rows[0]["value"], rows[0]["exact"]) == ("", "true")
     for row in rows[1:]:
@@ -167,12 +165,9 @@ def test_csv_has_one_line_for_each_number(results: dict[str, Any], tmp_path: Pat
     assert json.loads(ridge["options"]) == {"covariance": "ridge", "ridge": 1e-6}
 
 
-def test_markdown_has_every_detector_and_bolds_the_best(
-    results: dict[str, Any], tmp_path: Path
-) -> None:
+def test_markdown_has_every_detector_and_bolds_the_best(results: dict[str, Any]) -> None:
     put_auroc(results, {"vim": 0.99999, "she": 0.9998}, "ood/near/digits_8_9")
-    write_report(results, tmp_path)
-    text = (tmp_path / "report.md").read_text("utf-8")
+    text = markdown(check(results))
     table = text.split("## Near and far OOD")[1].split("##")[0]
     lines = {line.split(" | ")[0][2:]: line for line in table.splitlines() if line[:2] == "| "}
     for detector in results["detectors"]:
@@ -181,7 +176,7 @@ def test_markdown_has_every_detector_and_bolds_the_best(
     assert lines["she"].split(" | ")[1] == "<ins>99.98</ins>"
     assert "**" not in lines["mean_pixel (baseline)"]
     assert len({line.count(" | ") for line in lines.values()}) == 1
-    assert verdict_line(read(tmp_path)) in text
+    assert verdict_line(check(results)) in text
 
 
 def test_markdown_escapes_names(factory: Callable[..., dict[str, Any]]) -> None:

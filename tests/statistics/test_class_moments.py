@@ -91,7 +91,7 @@ class TestMaskedTokens(StatisticLaws):
     statistic = ClassMoments(of=Tokens(), precision="float64")
 
     def rows(self) -> Data:
-        return masked(labelled(rows=150))
+        return masked(labelled(rows=80))
 
     def reference(self, rows: Mapping[str, Any]) -> Moments:
         kept = (rows["labels"] >= 0) & (rows["mask"] != 0).any(axis=1)

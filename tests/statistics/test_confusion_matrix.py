@@ -9,7 +9,7 @@ from sklearn.metrics import confusion_matrix
 
 from pipeline.errors import DataError
 from pipeline.statistics import ClassCounts, ConfusionMatrix, Marginals
-from pipeline.testing import Data, StatisticLaws, drive, labelled
+from pipeline.testing import Data, StatisticLaws, drive
 from pipeline.views import Every, Stored
 
 
@@ -44,8 +44,9 @@ def test_small_integers_do_not_wrap(library: str, dtype: str) -> None:
     place = drive.PLACES[library]
     matrix = drive.fold_all(ConfusionMatrix(of=Stored("predicted")), data.cut(), place)
     assert matrix.dtype == np.int64
-    assert {(16, 16): 1, (20, 3): 1} == {
-        (int(t), int(p)): int(matrix[t, p]) for t, p in np.argwhere(matrix)
+    assert {(int(t), int(p)): int(matrix[t, p]) for t, p in np.argwhere(matrix)} == {
+        (16, 16): 1,
+        (20, 3): 1,
     }
     margins = drive.fold_all(Marginals(of=Stored("predicted")), data.cut(), place)
     for ours, theirs in zip(margins, counts(matrix), strict=True):

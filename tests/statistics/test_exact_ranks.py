@@ -38,7 +38,7 @@ class TestAgainstOutOfDistribution(StatisticLaws):
     state_may_grow = True
 
     def rows(self) -> Data:
-        rows = recipes.labelled(rows=150)
+        rows = recipes.labelled(rows=80)
         return rows.with_arrays(scores=rows.arrays["scores"].round(1))
 
     def reference(self, rows: Mapping[str, Any]) -> Ranks:
@@ -50,7 +50,7 @@ class TestWithinLabelledRows(StatisticLaws):
     state_may_grow = True
 
     def rows(self) -> Data:
-        rows = recipes.labelled(rows=150)
+        rows = recipes.labelled(rows=80)
         scores = rows.arrays["scores"].round(1)
         return rows.with_arrays(scores=scores, positive=rows.arrays["labels"] % 2 == 0)
 
@@ -103,7 +103,7 @@ def test_nan_scores_are_named(library: str) -> None:
 def test_more_scores_than_declared_are_refused() -> None:
     data = scored(np.arange(10.0), np.arange(10) > 5)
     statistic = ExactRanks(of=SCORES, positive=POSITIVE, max_rows=9)
-    with pytest.raises(DataError, match="10 distinct scores.*at most 9"):
+    with pytest.raises(DataError, match=r"10 distinct scores.*at most 9"):
         drive.fold_all(statistic, data.cut([[4], [6]]))
     tied = scored(np.arange(10.0) // 2, np.arange(10) > 5)
     assert len(drive.fold_all(statistic, tied.cut([[4], [6]])).values) == 5

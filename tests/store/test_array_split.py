@@ -57,9 +57,10 @@ def test_numpy_rows_are_views_and_nothing_is_written():
 
 
 def test_only_the_fields_asked_for_and_the_virtual_one():
-    split = ArraySplit(X, Y, name="ood/near/x", arrays={"mask": np.ones((N, 3), bool)})
-    (chunk,) = split.read(split.blocks[0], frozenset({"labels", IS_OOD}))
-    assert set(chunk.arrays) == {"labels"}
+    more = {"mask": np.ones((N, 3), bool), "ids": np.arange(N)}
+    split = ArraySplit(X, Y, name="ood/near/x", arrays=more)
+    (chunk,) = split.read(split.blocks[0], frozenset({"ids", IS_OOD}))
+    assert set(chunk.arrays) == {"ids"}
     assert chunk.is_ood
     assert split.is_ood
     (chunk,) = split.read(split.blocks[0], frozenset({"features"}))

@@ -1,0 +1,289 @@
+"""Fit, score and evaluate from Python: ``ff.fit(["mahalanobis", "msp"], data)``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline import evaluation
+from pipeline.chunk import Schema, Split
+from pipeline.cluster import open_cluster, reserved_nbytes, settle
+from pipeline.engine import Execute, Job, Trace, rehearse, run_jobs
+from pipeline.errors import ConfigError, DataError, UnknownNameError
+from pipeline.evaluation import Evaluation, Sets, Tabled
+from pipeline.heads import Head
+from pipeline.inputs import (
+    Detectors,
+    as_split,
+    cache_directory,
+    choose_head,
+    detectors_by_id,
+    with_head,
+)
+from pipeline.plan import Pass, Projection, check, project
+from pipeline.procedure import TRAIN, Detector, Scored, Scorer, Scores
+from pipeline.store import artifacts
+from pipeline.views import Stored, View
+
+
+@dataclass(frozen=True)
+class FittedDetector:
+    """A fitted detector: call it with features, or anything else that can be read as a split."""
+
+    id: str
+    detector: Detector
+    scorer: Scorer
+    schema: Schema
+    """What it was fitted on."""
+    passes: int
+    """Passes over the data that its fit took."""
+
+    def __call__(self, data: Any) -> np.ndarray[Any, Any]:
+        """Return float64 scores (n,), or (n, t) of token detectors; higher is more OOD."""
+        return score({self.id: self}, data)[self.id]
+
+    def accept(self, schema: Schema) -> None:
+        """Raise :class:`DataError` for rows that are not laid out as those of the fit."""
+        for name in sorted(schema.touched(self.scorer.fields)):
+            ours, theirs = self.schema.spec(name), schema.spec(name)
+            if (ours.shape, ours.layout) != (theirs.shape, theirs.layout):
+                raise DataError(
+                    f"{self.id} was fitted on {name} with rows {ours.shape} {ours.layout}; "
+                    f"{schema.split} has {theirs.shape} {theirs.layout}: score features of the "
+                    "same model and layout, or fit again"
+                )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the fit decided, for the report: the ridge that was needed, the rank, ..."""
+        return tuple(getattr(self.scorer, "notes", ()))
+
+
+class Fitted(Mapping[str, FittedDetector]):
+    """Fitted detectors by id."""
+
+    def __init__(
+        self, members: Mapping[str, FittedDetector], logits: View | None, trace: Trace
+    ) -> None:
+        self.members = dict(members)
+        self.logits = logits
+        """The logits of the head, where there is one: what classifies the rows."""
+        self.trace = trace
+        """Passes, bytes and seconds of the fit."""
+
+    def __getitem__(self, name: str) -> FittedDetector:
+        if name not in self.members:
+            raise UnknownNameError(f"no fitted detector {name!r}; fitted: {', '.join(self)}")
+        return self.members[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.members)
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def __repr__(self) -> str:
+        return f"Fitted({', '.join(self)})"
+
+    def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
+        """Save every scorer as JSON and safetensors, one directory for all; no pickle."""
+        tree = {
+            "logits": self.logits,
+            "members": {
+                name: (fit.detector, fit.scorer, fit.schema, fit.passes)
+                for name, fit in self.items()
+            },
+        }
+        artifacts.save(tree, directory, {"detectors": list(self)}, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Fitted:
+        """Load what :meth:`save` wrote."""
+        tree, _ = artifacts.load(directory)
+        members = {name: FittedDetector(name, *parts) for name, parts in tree["members"].items()}
+        return cls(members, tree["logits"], Trace())
+
+
+def fit(
+    detectors: Detectors,
+    data: Any,
+    *,
+    head: Any = None,
+    classes: int | None = None,
+    nonfinite: str = "raise",
+    cluster: str = "auto",
+    workers: int | None = None,
+    memory: str | int = "auto",
+    cache: str | Path | None = None,
+) -> Fitted:
+    """Fit detectors out of core, all in the same passes over the data.
+
+    ``detectors``: names or values, one or several, or a mapping from id. ``data``: a split, an
+    array of features (n, d) or (n, t, d), (features, labels), or a mapping of arrays; numpy,
+    torch, cupy, zarr and dask arrays are read chunk by chunk. ``head`` gives the logits where the
+    data stores none: see :func:`pipeline.inputs.choose_head`. Rows with labels < 0 are left out.
+
+    Raises :class:`~pipeline.errors.BudgetError` before reading if a worker could not hold the
+    projected memory, :class:`~pipeline.errors.DataError` for data that cannot be fitted on.
+    """
+    split = as_split(data, classes=classes)
+    chosen = detectors_by_id(detectors)
+    prepared = fit_jobs(chosen, split, choose_head(head, split.schema))
+    with workplace(prepared, cluster, workers, memory, cache) as execute:
+        return fit_on(execute, chosen, prepared, nonfinite=nonfinite)
+
+
+def score(
+    fitted: Mapping[str, FittedDetector],
+    data: Any,
+    *,
+    cluster: str = "auto",
+    workers: int | None = None,
+    memory: str | int = "auto",
+    cache: str | Path | None = None,
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the scores of every fitted detector by id, all from one pass over ``data``.
+
+    float64 (n,), or (n, t) of token detectors; higher means more out-of-distribution.
+    """
+    split = as_split(data, name="id/test", classes=_classes(fitted))
+    for member in fitted.values():
+        member.accept(split.schema)
+    views = {name: Scores(member.scorer) for name, member in fitted.items()}
+    prepared = {"scores": Job(Tabled(views), {TRAIN: (split,)})}
+    with workplace(prepared, cluster, workers, memory, cache, stage="score") as execute:
+        tables = run_jobs(prepared, execute, stage="score")["scores"]
+    return {name: tables[name].array() for name in fitted}
+
+
+def evaluate(
+    fitted: Fitted,
+    id_test: Any,
+    *,
+    near: Mapping[str, Any] | Sequence[Split] = (),
+    far: Mapping[str, Any] | Sequence[Split] = (),
+    csid: Mapping[str, Any] | Sequence[Split] = (),
+    baselines: Sequence[str] = (),
+    cluster: str = "auto",
+    workers: int | None = None,
+    memory: str | int = "auto",
+    cache: str | Path | None = None,
+) -> Evaluation:
+    """Return AUROC, AUPR and FPR95 of every fitted detector against every OOD set, exactly.
+
+    ``near``, ``far`` and ``csid`` map names to data, or list splits. ``baselines`` names stored
+    arrays () that are taken for scores as they are. All sets are read once.
+    """
+    groups = {"near": near, "far": far, "csid": csid}
+    classes = _classes(fitted)
+    sets = Sets(
+        as_split(id_test, name="id/test", classes=classes),
+        {group: _splits(group, given, classes) for group, given in groups.items() if given},
+    )
+    prepared = evaluation_jobs(fitted, sets, baselines)
+    with workplace(prepared, cluster, workers, memory, cache, stage="score") as execute:
+        return evaluate_on(execute, fitted, sets, baselines, prepared, Trace())
+
+
+def _classes(fitted: Mapping[str, FittedDetector]) -> int:
+    return next(iter(fitted.values())).schema.classes
+
+
+def _splits(group: str, given: Any, classes: int) -> Sequence[Split]:
+    if not isinstance(given, Mapping):
+        return tuple(given)
+    kind = "id/csid" if group == "csid" else f"ood/{group}"
+    return tuple(
+        as_split(data, name=f"{kind}/{name}", classes=classes) for name, data in given.items()
+    )
+
+
+def fit_jobs(chosen: Mapping[str, Detector], split: Split, head: Head) -> dict[str, Job]:
+    """Return one job per detector, with the head of the fit where a detector has none."""
+    roles = {TRAIN: (split,)}
+    return {name: Job(with_head(made, head), roles) for name, made in chosen.items()}
+
+
+def fit_on(
+    execute: Execute,
+    chosen: Mapping[str, Detector],
+    prepared: Mapping[str, Job],
+    *,
+    nonfinite: str = "raise",
+    trace: Trace | None = None,
+) -> Fitted:
+    """Run prepared fits and return the fitted detectors."""
+    if nonfinite not in ("raise", "skip"):
+        raise ConfigError(f"nonfinite: {nonfinite!r} is unknown; choose raise or skip")
+    record = trace if trace is not None else Trace()
+    scorers = run_jobs(prepared, execute, skip_nonfinite=nonfinite == "skip", trace=record)
+    members = {
+        name: FittedDetector(
+            name, chosen[name], scorers[name], prepared[name].schema, record.passes_of(name)
+        )
+        for name in chosen
+    }
+    return Fitted(members, scorers.get(HEAD), record)
+
+
+HEAD = "head"
+"""Name of the job that fits the head by itself, for the classification in a report."""
+
+
+def evaluation_jobs(fitted: Fitted, sets: Sets, baselines: Sequence[str]) -> dict[str, Job]:
+    """Return the jobs of an evaluation; raises where a split does not suit a detector."""
+    for split in sets.all:
+        for member in fitted.values():
+            member.accept(split.schema)
+        for name in baselines:
+            split.schema.spec(name)
+    return evaluation.jobs(_score_views(fitted, baselines), sets, fitted.logits, tables=True)
+
+
+def _score_views(fitted: Fitted, baselines: Sequence[str]) -> dict[str, View]:
+    views: dict[str, View] = {name: Scored(member.scorer) for name, member in fitted.items()}
+    return views | {name: Stored(name) for name in baselines}
+
+
+def evaluate_on(
+    execute: Execute,
+    fitted: Fitted,
+    sets: Sets,
+    baselines: Sequence[str],
+    prepared: Mapping[str, Job],
+    trace: Trace,
+) -> Evaluation:
+    """Run a prepared evaluation."""
+    outcomes = run_jobs(prepared, execute, stage="score", trace=trace)
+    return evaluation.collect(outcomes, _score_views(fitted, baselines), sets)
+
+
+def projected(passes: Sequence[Pass], cache: Path) -> list[Projection]:
+    """Return the memory that each pass needs per worker."""
+    reserved = reserved_nbytes(cache)
+    return [project(pass_, reserved) for pass_ in passes]
+
+
+@contextmanager
+def workplace(
+    prepared: Mapping[str, Job],
+    cluster: str,
+    workers: int | None,
+    memory: str | int,
+    cache: str | Path | None,
+    *,
+    stage: str = "fit",
+) -> Iterator[Execute]:
+    """Plan the jobs, refuse what will not fit, and yield what executes their passes."""
+    directory = cache_directory(cache)
+    passes, _ = rehearse(prepared, stage=stage)
+    largest = max((pass_.read_nbytes for pass_ in passes), default=0)
+    resources = settle(cluster, workers, memory, largest)
+    check(passes, projected(passes, directory), resources.allowed_nbytes)
+    with open_cluster(resources, directory / "constants") as running:
+        yield running.execute

@@ -1,0 +1,244 @@
+"""Where a job runs: threads of this process, local worker processes, or a dask scheduler elsewhere.
+
+``auto`` takes threads for small inputs, where processes would cost more than they bring, and local
+processes otherwise. The memory allowed per worker is settled here too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pipeline.engine import Dask, Execute, Finished, Threads
+from pipeline.errors import ConfigError, FeatfoldError
+
+SMALL_NBYTES = 4 * 10**9
+"""Inputs below this many bytes run on threads."""
+MEMORY_SHARE = 0.8
+"""Share of the machine's memory that all workers together may use."""
+CLUSTERS = ("auto", "threads", "local")
+
+_SETTINGS = {
+    # A task holds partials of a few megabytes: spilling would hide a fault, so it is off.
+    "distributed.worker.memory.target": False,
+    "distributed.worker.memory.spill": False,
+    "distributed.worker.memory.pause": False,
+    "distributed.scheduler.allowed-failures": 2,
+    "distributed.scheduler.worker-saturation": 1.0,
+    # Products of large blocks hold the interpreter lock for long.
+    "distributed.scheduler.worker-ttl": "15 minutes",
+}
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a job may use, settled before anything starts."""
+
+    kind: str
+    """``threads``, ``local``, or the address or file of a scheduler."""
+    workers: int
+    allowed_nbytes: int
+    """Memory per worker."""
+    why: str
+    """One line on the choice, for the log."""
+    dashboard: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name for reports, e.g. ``2 processes``."""
+        noun = {"threads": "thread", "local": "process"}.get(self.kind, "remote worker")
+        plural = {"process": "processes"}.get(noun, f"{noun}s")
+        return f"{self.workers} {noun if self.workers == 1 else plural}"
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Running workers, and how to hand them a pass."""
+
+    resources: Resources
+    execute: Execute
+    dashboard_url: str = ""
+    client: Any = None
+
+    def peak_nbytes(self) -> int:
+        """Return the peak resident memory of a worker since it started."""
+        if self.client is None:
+            return peak_rss_nbytes() // self.resources.workers
+        peaks: dict[str, int] = self.client.run(peak_rss_nbytes)
+        return max(peaks.values())
+
+
+def settle(
+    kind: str = "auto",
+    workers: int | None = None,
+    memory: str | int = "auto",
+    input_nbytes: int = 0,
+    dashboard: bool = False,
+) -> Resources:
+    """Decide where a job of ``input_nbytes`` runs and what a worker may hold.
+
+    Raises :class:`ConfigError` for an unknown cluster or an unreadable size.
+    """
+    remote = kind.startswith(("tcp://", "tls://")) or kind.endswith(".json")
+    if kind not in CLUSTERS and not remote:
+        raise ConfigError(
+            f"cluster: {kind!r} is unknown; choose {', '.join(CLUSTERS)}, the tcp:// or tls:// "
+            "address of a scheduler, or its scheduler file (.json)"
+        )
+    if workers is not None and workers < 1:
+        raise ConfigError(f"workers: {workers}; expected at least 1")
+    count = workers or os.cpu_count() or 1
+    if kind == "auto":
+        small = input_nbytes < SMALL_NBYTES and not dashboard
+        kind = "threads" if small else "local"
+        size = f"{input_nbytes / 1e9:.2g} GB of input"
+        why = f"{size}, below {SMALL_NBYTES / 1e9:.0f} GB" if small else size
+        why = "a dashboard was asked for" if dashboard else why
+    else:
+        why = "as asked"
+    return Resources(kind, count, _allowed_nbytes(memory, count), why, dashboard)
+
+
+def _allowed_nbytes(memory: str | int, workers: int) -> int:
+    if memory == "auto":
+        from distributed.system import MEMORY_LIMIT  # the smaller of RAM and the cgroup's limit
+
+        return int(MEMORY_SHARE * MEMORY_LIMIT / workers)
+    return parse_nbytes(memory)
+
+
+def parse_nbytes(size: str | int) -> int:
+    """Return the bytes of ``"512MiB"``, ``"8GB"`` or a plain number."""
+    from dask.utils import parse_bytes
+
+    try:
+        count = int(parse_bytes(size))
+    except ValueError:
+        count = 0
+    if count <= 0:
+        raise ConfigError(f"memory: {size!r} is not a size; write 512MiB, 8GB or auto")
+    return count
+
+
+@contextmanager
+def open_cluster(
+    resources: Resources,
+    constants: Path,
+    tables: Path | None = None,
+    finished: Finished | None = None,
+) -> Iterator[Cluster]:
+    """Start, or connect to, the workers; stop what was started at the end.
+
+    ``constants`` and ``tables`` are directories that all workers reach.
+    """
+    if resources.kind == "threads":
+        execute = Threads(resources.workers, tables=tables, finished=finished)
+        yield Cluster(resources, execute)
+        return
+    with _client(resources) as client:
+        _greet(client)
+        workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        yield Cluster(
+            replace(resources, workers=workers),
+            Dask(client, constants, tables=tables, finished=finished),
+            client.dashboard_link,
+            client,
+        )
+
+
+@contextmanager
+def _client(resources: Resources) -> Iterator[Any]:
+    import dask
+    from distributed import Client, LocalCluster
+
+    with dask.config.set(_SETTINGS):
+        if resources.kind == "local":
+            with (
+                LocalCluster(
+                    n_workers=resources.workers,
+                    threads_per_worker=1,
+                    processes=True,
+                    memory_limit=resources.allowed_nbytes,
+                    dashboard_address=":8787" if resources.dashboard else ":0",
+                    host="127.0.0.1",
+                ) as cluster,
+                Client(cluster) as client,
+            ):
+                yield client
+        elif resources.kind.endswith(".json"):
+            with Client(scheduler_file=resources.kind, timeout="30s") as client:
+                yield client
+        else:
+            with Client(resources.kind, timeout="30s") as client:
+                yield client
+
+
+def _greet(client: Any) -> None:
+    """Make every worker import featfold now: one that cannot would leave tasks hanging."""
+    client.wait_for_workers(1, timeout=60)
+    versions = client.run(_versions)
+    ours = _versions()
+    for address, theirs in versions.items():
+        if theirs != ours:
+            raise FeatfoldError(f"worker {address} runs {theirs}, this process {ours}; align them")
+
+
+def _versions() -> dict[str, str]:
+    import pipeline.store  # noqa: F401 - what a fold needs
+
+    return {name: _version(name) for name in ("featfold", "numpy", "zarr")}
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except ModuleNotFoundError:
+        return "not installed"
+
+
+def peak_rss_nbytes() -> int:
+    """Return the peak resident memory of this process.
+
+    Read from the kernel's own high-water mark: ``getrusage`` counts the parent's before ``exec``.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def reserved_nbytes(cache: Path) -> int:
+    """Return the memory of a worker process before any work, measured once per environment."""
+    names = ("featfold", "numpy", "zarr", "dask", "distributed")
+    key = {name: _version(name) for name in names} | {"python": sys.version}
+    record = cache / "reserved.json"
+    try:
+        known = json.loads(record.read_text())
+    except (OSError, ValueError):
+        known = {}
+    if known.get("environment") == key:
+        return int(known["nbytes"])
+    code = (
+        "import distributed, distributed.nanny, pipeline.engine, pipeline.store, pipeline.cluster;"
+        "print(pipeline.cluster.peak_rss_nbytes())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    nbytes = int(done.stdout)
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        record.write_text(json.dumps({"environment": key, "nbytes": nbytes}))
+    except OSError:
+        pass  # a read-only home: measured again next time
+    return nbytes

@@ -1,0 +1,177 @@
+"""Evaluation: every detector against every out-of-distribution set, in one pass over all of them.
+
+The in-distribution rows are scored and counted once, whatever the number of sets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeline.chunk import Schema, Split, concatenated
+from pipeline.content import value
+from pipeline.engine import Job, RowTable
+from pipeline.metrics import (
+    ConfusionMatrix,
+    ConfusionTable,
+    accuracy,
+    balanced_accuracy,
+    class_metric,
+    histogram,
+    one_side,
+    ranking_metrics,
+    ranks_of,
+    roc_curve,
+)
+from pipeline.procedure import TRAIN, Passes, Rows
+from pipeline.statistics import Ranks
+from pipeline.views import Predicted, View
+
+HISTOGRAM_BINS = 60
+CLASS_METRICS = ("precision", "recall", "f1", "iou", "dice")
+
+
+@value
+class Ranked:
+    """The ranks of one score over in- and out-of-distribution rows."""
+
+    of: View
+    room: int
+    """Most distinct scores; the same for all sets, so that the ID side is counted once."""
+
+    def passes(self, schema: Schema) -> Passes[Ranks]:
+        results = yield {"ranks": ranks_of(schema, self.of, max_rows=self.room)}
+        return results["ranks"]  # type: ignore[no-any-return]
+
+
+@value
+class Tabled:
+    """The scores of several detectors, row by row."""
+
+    of: Mapping[str, View]
+
+    def passes(self, schema: Schema) -> Passes[Mapping[str, RowTable]]:
+        return (yield {name: Rows(view) for name, view in self.of.items()})
+
+
+@dataclass(frozen=True)
+class Sets:
+    """The splits of an evaluation: in-distribution, and out-of-distribution ones by group."""
+
+    id_test: Split
+    ood: Mapping[str, Sequence[Split]]
+    """Group (near, far, csid) -> splits."""
+
+    @property
+    def all(self) -> tuple[Split, ...]:
+        """Every split, the in-distribution one first."""
+        return (self.id_test, *(split for group in self.ood.values() for split in group))
+
+
+@dataclass
+class Evaluation:
+    """The sections of a report that come from scores."""
+
+    scores: list[dict[str, Any]] = field(default_factory=list)
+    histograms: list[dict[str, Any]] = field(default_factory=list)
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    classification: dict[str, Any] | None = None
+    tables: dict[str, Mapping[str, RowTable]] = field(default_factory=dict)
+    """Split -> detector -> scores, where they were asked for."""
+
+    def value(self, detector: str, ood: str, metric: str) -> float:
+        """Return one number of the table."""
+        (row,) = (r for r in self.scores if (r["detector"], r["ood"]) == (detector, ood))
+        return float(row["metrics"][metric]["value"])
+
+
+def jobs(
+    views: Mapping[str, View], sets: Sets, logits: View | None, *, tables: bool
+) -> dict[str, Job]:
+    """Return the jobs of an evaluation of score views by detector id.
+
+    ``logits`` adds the classification of the in-distribution rows; ``tables`` keeps every score.
+    """
+    room = ranks_of(concatenated(sets.all), next(iter(views.values()))).max_rows
+    made = {
+        _pair(detector, split): Job(Ranked(view, room), {TRAIN: (sets.id_test, split)})
+        for detector, view in views.items()
+        for split in sets.all[1:]
+    }
+    if tables:
+        made |= {_table(split): Job(Tabled(views), {TRAIN: (split,)}) for split in sets.all}
+    if logits is not None and "labels" in sets.id_test.schema.arrays:
+        made["classification"] = Job(ConfusionMatrix(of=Predicted(logits)), {TRAIN: (sets.id_test,)})
+    return made
+
+
+def collect(outcomes: Mapping[str, Any], views: Mapping[str, View], sets: Sets) -> Evaluation:
+    """Return the evaluation from the outcomes of :func:`jobs`."""
+    found = Evaluation()
+    for detector in views:
+        sides: dict[str, Ranks] = {}
+        for group, splits in sets.ood.items():
+            for split in splits:
+                ranks: Ranks = outcomes[_pair(detector, split)]
+                sides[sets.id_test.name] = one_side(ranks, "id")
+                sides[split.name] = one_side(ranks, "ood")
+                found.scores.append(_score(detector, split.name, group, ranks))
+                curve = roc_curve(ranks)
+                found.curves.append(
+                    {"detector": detector, "ood": split.name,
+                     "fpr": curve.fpr.tolist(), "tpr": curve.tpr.tolist()}
+                )  # fmt: skip
+        bins = histogram(sides, HISTOGRAM_BINS)
+        counts = {name: column.tolist() for name, column in bins.counts.items()}
+        found.histograms.append(
+            {"detector": detector, "edges": bins.edges.tolist(), "counts": counts}
+        )
+    if "classification" in outcomes:
+        found.classification = _classification(outcomes["classification"], sets.id_test.name)
+    found.tables = {s.name: outcomes[_table(s)] for s in sets.all if _table(s) in outcomes}
+    return found
+
+
+def _pair(detector: str, split: Split) -> str:
+    return f"{detector} on {split.name}"
+
+
+def _table(split: Split) -> str:
+    return f"scores of {split.name}"
+
+
+def _score(detector: str, ood: str, group: str, ranks: Ranks) -> dict[str, Any]:
+    return {
+        "detector": detector,
+        "ood": ood,
+        "group": group,
+        "n_id": int(ranks.negatives.sum()),
+        "n_ood": int(ranks.positives.sum()),
+        "metrics": {name: estimated(number) for name, number in ranking_metrics(ranks).items()},
+    }
+
+
+def estimated(number: Any) -> dict[str, Any]:
+    """Return an estimate as ``results.json`` holds it."""
+    kept = {name: getattr(number, name) for name in ("value", "lower", "upper", "exact")}
+    return kept | ({"reason": number.reason} if number.reason else {})
+
+
+def _classification(table: ConfusionTable, split: str) -> dict[str, Any]:
+    counts = table.marginals
+    each = {name: class_metric(name, counts, average="none") for name in CLASS_METRICS}
+    overall = {"accuracy": accuracy(counts), "balanced_accuracy": balanced_accuracy(counts)}
+    overall |= {f"{name}_macro": class_metric(name, counts)[name] for name in CLASS_METRICS}
+    return {
+        "split": split,
+        "rows": int(table.counts.sum()),
+        "overall": {name: estimated(number) for name, number in overall.items()},
+        "per_class": [
+            {"class": c, "support": int(counts.truth[c])}
+            | {name: float(each[name][f"{name}_{c}"]) for name in CLASS_METRICS}
+            for c in range(len(counts.truth))
+        ],
+        "confusion": table.counts.tolist(),
+        "logits": "",
+    }

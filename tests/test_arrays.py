@@ -1,0 +1,165 @@
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from scipy.linalg import solve_triangular
+
+from pipeline import arrays
+from pipeline.testing.drive import PLACES
+from pipeline.testing.strategies import LAW
+
+LIBRARIES = sorted(PLACES)
+RNG = np.random.default_rng(0)
+
+in_every_library = pytest.mark.parametrize("library", LIBRARIES)
+
+
+def put(library: str, *hosts: Any) -> list[Any]:
+    return [PLACES[library].put(np.array(host)) for host in hosts]
+
+
+@in_every_library
+def test_a_round_trip_changes_nothing(library: str) -> None:
+    host = RNG.standard_normal((3, 4))
+    host.flags.writeable = False
+    placed = PLACES[library].put(host)
+    assert arrays.is_array(placed)
+    assert arrays.library(placed) == library
+    np.testing.assert_array_equal(arrays.to_host(placed), host)
+    again = arrays.like(host, placed)
+    assert arrays.device_of(again) == arrays.device_of(placed)
+    assert arrays.nbytes({"a": [placed, (placed, 1)]}) == 2 * 96
+
+
+def test_only_arrays_of_one_library_mix() -> None:
+    numpy, torch = put("numpy", [1.0])[0], put("torch", [1.0])[0]
+    with pytest.raises(TypeError):
+        arrays.namespace(numpy, torch)
+    assert not arrays.is_array([1.0])
+
+
+def test_map_arrays_keeps_the_form_of_a_tree() -> None:
+    tree = {"a": (np.ones(2), "text"), "b": [3]}
+    assert arrays.map_arrays(lambda x: x.sum(), tree) == {"a": (2.0, "text"), "b": [3]}
+
+
+def test_versions_import_nothing() -> None:
+    before = set(sys.modules)
+    assert arrays.versions()["numpy"] == np.__version__
+    assert arrays.versions(("numpy", "no_such_library")).keys() == {"numpy"}
+    assert set(sys.modules) == before
+
+
+@in_every_library
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("rows", [0, 1, 50])
+def test_segment_sum(library: str, shape: tuple[int, ...], rows: int) -> None:
+    x = RNG.standard_normal((rows, *shape)).astype(np.float32)
+    ids = RNG.integers(0, 6, rows)
+    expected = np.zeros((7, *shape))
+    np.add.at(expected, ids, x.astype(np.float64))
+    found = arrays.segment_sum(*put(library, x, ids), 7)
+    assert arrays.to_host(found).dtype == np.float64
+    np.testing.assert_allclose(arrays.to_host(found), expected, rtol=1e-13, atol=1e-13)
+
+
+def test_segment_sum_makes_no_table_of_rows_by_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, ids = RNG.standard_normal((100, 2)), RNG.integers(0, 6, 100)
+    expected = arrays.segment_sum(x, ids, 6)
+    monkeypatch.setattr(arrays, "ONE_HOT_LIMIT", 40)
+    found = arrays.segment_sum.portable(*put("array_api_strict", x, ids), 6)
+    np.testing.assert_allclose(arrays.to_host(found), expected, rtol=1e-13)
+
+
+@in_every_library
+def test_bincount(library: str) -> None:
+    ids = np.array([5, 0, 5, 2])
+    found = arrays.to_host(arrays.bincount(*put(library, ids), 8))
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, [1, 0, 1, 0, 0, 2, 0, 0])
+    none = arrays.to_host(arrays.bincount(*put(library, ids[:0]), 2))
+    np.testing.assert_array_equal(none, [0, 0])
+
+
+@in_every_library
+@pytest.mark.parametrize("k", [1, 3, 9])
+def test_top_k(library: str, k: int) -> None:
+    x = RNG.integers(0, 5, (4, 9)).astype(np.float64)
+    x[0, 0] = np.inf
+    found = arrays.to_host(arrays.top_k(*put(library, x), k))
+    np.testing.assert_array_equal(found, -np.sort(-x, axis=1)[:, :k])
+
+
+@in_every_library
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_syrk_into(library: str, dtype: Any) -> None:
+    x, total = RNG.standard_normal((20, 4)).astype(dtype), RNG.standard_normal((4, 4))
+    expected = total + x.astype(np.float64).T @ x
+    found = arrays.to_host(arrays.syrk_into(*put(library, total, x)))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-12 if dtype == np.float64 else 1e-5)
+
+
+@in_every_library
+def test_add_and_subtract_into(library: str) -> None:
+    total, x = RNG.standard_normal((3, 4)), RNG.standard_normal((3, 4)).astype(np.float32)
+    found = arrays.to_host(arrays.add_into(*put(library, total, x)))
+    np.testing.assert_allclose(found, total + x)
+    counts = arrays.to_host(arrays.add_into(*put(library, np.array([1, 2]), np.array([3, 4]))))
+    np.testing.assert_array_equal(counts, [4, 6])
+    out, y = np.empty((3, 4)), RNG.standard_normal((1, 4))
+    found = arrays.to_host(arrays.subtract_into(*put(library, out, x, y)))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, x - y)
+
+
+@in_every_library
+def test_scatter_rows(library: str) -> None:
+    out, rows = np.zeros((5, 2)), np.array([[1.0, 2.0], [3.0, 4.0]])
+    found = arrays.to_host(arrays.scatter_rows(*put(library, out, np.array([4, 1]), rows)))
+    np.testing.assert_array_equal(found[[4, 1]], rows)
+    np.testing.assert_array_equal(found[[0, 2, 3]], 0)
+
+
+@in_every_library
+def test_solve_lower(library: str) -> None:
+    factor, x = np.tri(4) + np.eye(4), RNG.standard_normal((4, 3))
+    found = arrays.to_host(arrays.solve_lower(*put(library, factor, x)))
+    np.testing.assert_allclose(found, solve_triangular(factor, x, lower=True), rtol=1e-12)
+
+
+special = st.sampled_from(
+    [0.0, -0.0, np.inf, -np.inf, 5e-324, 2.0**-1022, np.nextafter(2.0**-1022, 0), 1.7976931348623157e308]
+)  # fmt: skip
+floats = npst.arrays(
+    np.float64,
+    st.integers(0, 60),
+    elements=special | st.floats(allow_nan=False) | st.integers(-1074, 1023).map(lambda e: 2.0**e),
+)
+
+
+@LAW
+@given(x=floats)
+def test_keys_have_the_order_of_the_floats(x: Any) -> None:
+    keys = {
+        library: arrays.to_host(arrays.sort_keys(*put(library, x))) for library in LIBRARIES
+    }
+    portable = arrays.sort_keys.portable(*put("array_api_strict", x))
+    for found in (*keys.values(), arrays.to_host(portable)):
+        assert found.dtype == np.int64
+        np.testing.assert_array_equal(found, keys["numpy"])
+    order = np.sign(np.subtract.outer(keys["numpy"], keys["numpy"]).astype(object))
+    expected = (x[:, None] > x[None, :]).astype(int) - (x[:, None] < x[None, :])
+    np.testing.assert_array_equal(order.astype(int), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_keys_of_narrow_floats_are_those_of_their_values(dtype: Any) -> None:
+    x = np.array([1.5, -2.25, 0.0, 6e-8], dtype)
+    np.testing.assert_array_equal(arrays.sort_keys(x), arrays.sort_keys(x.astype(np.float64)))
