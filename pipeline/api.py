@@ -12,7 +12,7 @@ import numpy as np
 
 from pipeline import evaluation
 from pipeline.chunk import Schema, Split
-from pipeline.cluster import open_cluster, reserved_nbytes, settle
+from pipeline.cluster import Resources, open_cluster, reserved_nbytes, rss_nbytes, settle
 from pipeline.engine import Execute, Job, Trace, rehearse, run_jobs
 from pipeline.errors import ConfigError, DataError, UnknownNameError
 from pipeline.evaluation import Evaluation, Sets, Tabled
@@ -134,8 +134,12 @@ def fit(
     split = as_split(data, classes=classes)
     chosen = detectors_by_id(detectors)
     prepared = fit_jobs(chosen, split, choose_head(head, split.schema))
+    if nonfinite not in ("raise", "skip"):
+        raise ConfigError(f"nonfinite: {nonfinite!r} is unknown; choose raise or skip")
+    trace = Trace()
     with workplace(prepared, cluster, workers, memory, cache) as execute:
-        return fit_on(execute, chosen, prepared, nonfinite=nonfinite)
+        outcomes = run_jobs(prepared, execute, skip_nonfinite=nonfinite == "skip", trace=trace)
+    return members_of(chosen, prepared, outcomes, trace)
 
 
 def score(
@@ -187,7 +191,8 @@ def evaluate(
     )
     prepared = evaluation_jobs(fitted, sets, baselines)
     with workplace(prepared, cluster, workers, memory, cache, stage="score") as execute:
-        return evaluate_on(execute, fitted, sets, baselines, prepared, Trace())
+        outcomes = run_jobs(prepared, execute, stage="score")
+    return evaluation_of(fitted, sets, baselines, outcomes)
 
 
 def _classes(fitted: Mapping[str, FittedDetector]) -> int:
@@ -209,26 +214,20 @@ def fit_jobs(chosen: Mapping[str, Detector], split: Split, head: Head) -> dict[s
     return {name: Job(with_head(made, head), roles) for name, made in chosen.items()}
 
 
-def fit_on(
-    execute: Execute,
+def members_of(
     chosen: Mapping[str, Detector],
     prepared: Mapping[str, Job],
-    *,
-    nonfinite: str = "raise",
-    trace: Trace | None = None,
+    outcomes: Mapping[str, Any],
+    trace: Trace,
 ) -> Fitted:
-    """Run prepared fits and return the fitted detectors."""
-    if nonfinite not in ("raise", "skip"):
-        raise ConfigError(f"nonfinite: {nonfinite!r} is unknown; choose raise or skip")
-    record = trace if trace is not None else Trace()
-    scorers = run_jobs(prepared, execute, skip_nonfinite=nonfinite == "skip", trace=record)
+    """Return the fitted detectors from the outcomes of their jobs."""
     members = {
         name: FittedDetector(
-            name, chosen[name], scorers[name], prepared[name].schema, record.passes_of(name)
+            name, made, outcomes[name], prepared[name].schema, trace.passes_of(name)
         )
-        for name in chosen
+        for name, made in chosen.items()
     }
-    return Fitted(members, scorers.get(HEAD), record)
+    return Fitted(members, outcomes.get(HEAD), trace)
 
 
 HEAD = "head"
@@ -250,22 +249,22 @@ def _score_views(fitted: Fitted, baselines: Sequence[str]) -> dict[str, View]:
     return views | {name: Stored(name) for name in baselines}
 
 
-def evaluate_on(
-    execute: Execute,
-    fitted: Fitted,
-    sets: Sets,
-    baselines: Sequence[str],
-    prepared: Mapping[str, Job],
-    trace: Trace,
+def evaluation_of(
+    fitted: Fitted, sets: Sets, baselines: Sequence[str], outcomes: Mapping[str, Any]
 ) -> Evaluation:
-    """Run a prepared evaluation."""
-    outcomes = run_jobs(prepared, execute, stage="score", trace=trace)
+    """Return the evaluation from the outcomes of its jobs."""
     return evaluation.collect(outcomes, _score_views(fitted, baselines), sets)
 
 
-def projected(passes: Sequence[Pass], cache: Path) -> list[Projection]:
-    """Return the memory that each pass needs per worker."""
-    reserved = reserved_nbytes(cache)
+def projected(passes: Sequence[Pass], resources: Resources, cache: Path) -> list[Projection]:
+    """Return the memory that each pass needs per worker.
+
+    Threads share what this process holds already; processes start from what a fresh one needs.
+    """
+    if resources.kind == "threads":
+        reserved = rss_nbytes() // resources.workers
+    else:
+        reserved = reserved_nbytes(cache)
     return [project(pass_, reserved) for pass_ in passes]
 
 
@@ -284,6 +283,6 @@ def workplace(
     passes, _ = rehearse(prepared, stage=stage)
     largest = max((pass_.read_nbytes for pass_ in passes), default=0)
     resources = settle(cluster, workers, memory, largest)
-    check(passes, projected(passes, directory), resources.allowed_nbytes)
+    check(passes, projected(passes, resources, directory), resources.allowed_nbytes)
     with open_cluster(resources, directory / "constants") as running:
         yield running.execute

@@ -179,9 +179,10 @@ def segment_sum(x: Array, ids: Array, classes: int) -> Array:
     sums = xp.zeros((classes, width), dtype=xp.float64, device=device_of(x))
     step = max(1, ONE_HOT_LIMIT // max(1, classes))
     for start in range(0, x.shape[0], step):
-        hot = _one_hot(ids[start : start + step], classes, xp.float64)
-        part = xp.astype(x[start : start + step, ...], xp.float64)
-        flat = xp.reshape(part, (hot.shape[0], width))
+        stop = min(start + step, x.shape[0])
+        hot = _one_hot(ids[start:stop], classes, xp.float64)
+        part = xp.astype(x[start:stop, ...], xp.float64)
+        flat = xp.reshape(part, (stop - start, width))
         sums = sums + xp.matmul(xp.matrix_transpose(hot), flat)
     return xp.reshape(sums, (classes, *x.shape[1:]))
 

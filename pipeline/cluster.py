@@ -11,11 +11,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from pipeline.engine import Dask, Execute, Finished, Threads
 from pipeline.errors import ConfigError, FeatfoldError
@@ -204,19 +206,26 @@ def _version(name: str) -> str:
         return "not installed"
 
 
+def rss_nbytes() -> int:
+    """Return the resident memory of this process."""
+    return int(psutil.Process().memory_info().rss)
+
+
 def peak_rss_nbytes() -> int:
-    """Return the peak resident memory of this process.
+    """Return the peak resident memory of this process since it started, or since its reset.
 
     Read from the kernel's own high-water mark: ``getrusage`` counts the parent's before ``exec``.
     """
     status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    import psutil
+    lines = status.read_text().splitlines() if status.exists() else []
+    marks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    return marks[0] if marks else rss_nbytes()
 
-    return int(psutil.Process().memory_info().rss)
+
+def reset_peak() -> None:
+    """Start the high-water mark of this process anew, where the kernel allows it."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def reserved_nbytes(cache: Path) -> int:
@@ -236,9 +245,7 @@ def reserved_nbytes(cache: Path) -> int:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     nbytes = int(done.stdout)
-    try:
+    with suppress(OSError):  # a read-only home: measured again next time
         cache.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps({"environment": key, "nbytes": nbytes}))
-    except OSError:
-        pass  # a read-only home: measured again next time
     return nbytes

@@ -16,7 +16,7 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
@@ -68,22 +68,33 @@ def _normalise(entry: Any, hint: Any) -> Any:
         entry = entry.item()
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         options = [option for option in typing.get_args(hint) if option is not type(None)]
-        if entry is None or len(options) != 1:
-            return entry
-        hint = options[0]
+        hint = options[0] if entry is not None and len(options) == 1 else Any
+    if isinstance(entry, np.ndarray):
+        raise ConfigError("arrays in a value must be wrapped: Const(array)")
+    if type(entry) in (list, tuple):
+        return _normalise_each(entry, hint)
+    if isinstance(entry, Mapping):
+        inner = (typing.get_args(hint) or (Any,))[-1]
+        return {key: _normalise(item, inner) for key, item in entry.items()}
     if hint is bool and entry in (0, 1):
         return bool(entry)
     if hint is float and isinstance(entry, (int, float)):
         return float(entry)
-    if hint is int and isinstance(entry, (int, float)) and entry == int(entry):
+    if hint is int and isinstance(entry, (int, float)) and entry % 1 == 0:
         return int(entry)
     if hint in (bool, float, int, str) and not isinstance(entry, hint):
         raise ConfigError(f"expected {hint.__name__}, got {entry!r}")
-    if isinstance(entry, list):
-        return tuple(entry)
-    if isinstance(entry, np.ndarray):
-        raise ConfigError("arrays in a value must be wrapped: Const(array)")
     return entry
+
+
+def _normalise_each(entries: Sequence[Any], hint: Any) -> tuple[Any, ...]:
+    """Bring the entries of a list or tuple into the form that ``tuple[...]`` declares for each."""
+    declared = typing.get_args(hint) if typing.get_origin(hint) is tuple else (Any, ...)
+    if declared[-1:] == (...,):
+        declared = declared[:1] * len(entries)
+    if len(declared) != len(entries):
+        raise ConfigError(f"expected {len(declared)} entries, got {entries!r}")
+    return tuple(_normalise(*pair) for pair in zip(entries, declared, strict=True))
 
 
 class Const:
@@ -94,12 +105,12 @@ class Const:
     """
 
     def __init__(self, array: Any) -> None:
-        host = np.ascontiguousarray(arrays.to_host(array)).reshape(np.shape(array))
-        host = host.copy() if host.flags.writeable else host
+        host = np.array(arrays.to_host(array), order="C")
         host.flags.writeable = False
         self.dtype, self.shape = host.dtype, host.shape
-        head = f"{host.dtype.str}{host.shape}".encode()
-        self.digest = hashlib.sha256(head + host.tobytes()).hexdigest()
+        content = hashlib.sha256(f"{host.dtype.str}{host.shape}".encode())
+        content.update(host.reshape(-1).view(np.uint8))
+        self.digest = content.hexdigest()
         self._host: np.ndarray[Any, Any] | None = _TABLE.setdefault(self.digest, host)
         self._placed: dict[Any, Any] = {}
 

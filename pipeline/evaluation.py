@@ -25,8 +25,8 @@ from pipeline.metrics import (
     roc_curve,
 )
 from pipeline.procedure import TRAIN, Passes, Rows
-from pipeline.statistics import Ranks
-from pipeline.views import Predicted, View
+from pipeline.statistics import Marginals, Ranks
+from pipeline.views import Labels, Predicted, View
 
 HISTOGRAM_BINS = 60
 CLASS_METRICS = ("precision", "recall", "f1", "iou", "dice")
@@ -43,6 +43,15 @@ class Ranked:
     def passes(self, schema: Schema) -> Passes[Ranks]:
         results = yield {"ranks": ranks_of(schema, self.of, max_rows=self.room)}
         return results["ranks"]  # type: ignore[no-any-return]
+
+
+@value
+class LabelCounts:
+    """Rows of each class (k,), void ones left out."""
+
+    def passes(self, schema: Schema) -> Passes[Any]:
+        results = yield {"counts": Marginals(of=Labels(), by=Labels())}
+        return results["counts"].truth
 
 
 @value
@@ -102,7 +111,9 @@ def jobs(
     if tables:
         made |= {_table(split): Job(Tabled(views), {TRAIN: (split,)}) for split in sets.all}
     if logits is not None and "labels" in sets.id_test.schema.arrays:
-        made["classification"] = Job(ConfusionMatrix(of=Predicted(logits)), {TRAIN: (sets.id_test,)})
+        made["classification"] = Job(
+            ConfusionMatrix(of=Predicted(logits)), {TRAIN: (sets.id_test,)}
+        )
     return made
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.chunk import Schema, Split
+from pipeline.chunk import Split
 from pipeline.errors import BudgetError
 from pipeline.fold import AnyStatistic, fields_read, grain_rows
 from pipeline.procedure import Rows
@@ -111,14 +111,12 @@ def project(pass_: Pass, reserved_nbytes: int) -> Projection:
 def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
     schema, chunk_rows = work.split.schema, work.split.chunk_rows
     states = sum(s.state_nbytes(schema) for s in work.statistics)
-    fold_work = max(
-        (s.work_nbytes(schema, grain_rows(s, schema)) for s in work.statistics), default=0
-    )
+    fold_work = max((_work_nbytes(s, work.split) for s in work.statistics), default=0)
     merging = 2 * states + max((s.work_nbytes(schema, 0) for s in work.statistics), default=0)
     asked = [*(s.views for s in work.statistics), *(r.views for r in work.rows)]
     views = set(_closure(view for several in asked for view in several))
     view_nbytes = sum(view.nbytes(schema, chunk_rows) for view in views)
-    held = sum(_held_nbytes(s, schema) for s in work.statistics)
+    held = sum(_held_nbytes(s, work.split) for s in work.statistics)
     chunk = int(CODEC_FACTOR * chunk_rows * schema.row_nbytes(work.fields))
     reading = chunk + view_nbytes + held + fold_work
     rows = max((block.rows for block in work.split.blocks), default=0)
@@ -136,15 +134,24 @@ def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
 
 
 def _cost(statistic: AnyStatistic, split: Split) -> int:
-    schema = split.schema
-    grain = grain_rows(statistic, schema)
-    return 3 * statistic.state_nbytes(schema) + statistic.work_nbytes(schema, grain)
+    return 3 * statistic.state_nbytes(split.schema) + _work_nbytes(statistic, split)
 
 
-def _held_nbytes(statistic: AnyStatistic, schema: Schema) -> int:
+def _grain(statistic: AnyStatistic, split: Split) -> int:
+    """Return the rows that are absorbed at once: a grain, or a block where that is smaller."""
+    largest = max((block.rows for block in split.blocks), default=0)
+    return min(grain_rows(statistic, split.schema), largest)
+
+
+def _work_nbytes(statistic: AnyStatistic, split: Split) -> int:
+    return statistic.work_nbytes(split.schema, _grain(statistic, split))
+
+
+def _held_nbytes(statistic: AnyStatistic, split: Split) -> int:
     """Bytes of the views that wait for a grain to fill, and of the grain they are joined into."""
-    row = sum(8 * int(np.prod(v.shape(schema), dtype=np.int64)) for v in statistic.views)
-    return 2 * row * grain_rows(statistic, schema)
+    views = (view.shape(split.schema) for view in statistic.views)
+    row_nbytes = sum(8 * int(np.prod(shape, dtype=np.int64)) for shape in views)
+    return 2 * row_nbytes * _grain(statistic, split)
 
 
 def _closure(views: Any) -> Any:
@@ -185,21 +192,22 @@ def _refusal(pass_: Pass, projection: Projection, allowed_nbytes: int) -> str:
 
 
 def _knobs(pass_: Pass, projection: Projection, allowed_nbytes: int) -> list[str]:
-    """Return remedies that are known to be enough, the cheapest first."""
-    step = 50 * 2**20
-    knobs = [f"--memory {math.ceil(projection.nbytes / step) * step // 2**20}MiB"]
+    """Return remedies that are enough by the same projection, the cheapest first."""
+    knobs = []
     without = projection.nbytes - projection.worst_nbytes
+    everybody = {name for names in pass_.asked_by.values() for name in names}
     if projection.worst is not None and without <= allowed_nbytes:
         if any(isinstance(view, Tokens) for view in projection.worst.views):
             knobs.append("pool: mean instead of pool: tokens")
-        knobs.append(f"leave out {', '.join(projection.asked_by)}: {human(without)} remain")
-    reserved = next(part.nbytes for part in projection.parts if part.name == "reserved")
-    smaller = projection.nbytes - reserved
-    if smaller and reserved < allowed_nbytes:
-        knobs.append(
-            f"import the features with smaller chunks: now {pass_.works[0].split.chunk_rows} rows"
-        )
-    return knobs
+        if set(projection.asked_by) < everybody:
+            knobs.append(f"leave out {', '.join(projection.asked_by)}")
+    chunk = next((part.nbytes for part in projection.parts if part.name == "chunk"), 0)
+    excess = projection.nbytes - allowed_nbytes
+    if excess < chunk:
+        rows = max(1, pass_.works[0].split.chunk_rows * (chunk - excess) // (2 * chunk))
+        knobs.append(f"store the features in chunks of {rows} rows")
+    step = 50 * 2**20
+    return [*knobs, f"--memory {math.ceil(projection.nbytes / step) * step // 2**20}MiB"]
 
 
 def explain(passes: Sequence[Pass], projections: Sequence[Projection], allowed_nbytes: int) -> str:

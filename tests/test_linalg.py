@@ -1,100 +1,104 @@
+from __future__ import annotations
+
+from typing import Any
+
 import numpy as np
 import pytest
-from scipy import linalg
+from scipy.linalg import pinvh
+from scipy.spatial.distance import cdist
 
+from pipeline.arrays import to_host
 from pipeline.errors import ConfigError, DataError
 from pipeline.linalg import least_norm_root, nearest_squared, principal_axes, whiten
-from pipeline.statistics import ClassMoments
-from pipeline.testing import Data, drive
+from pipeline.testing.drive import PLACES
 
-DEPENDENT = np.array([[5.0, 10.0], [10.0, 20.0]])
-
-
-def test_covariance_does_not_cancel_far_from_zero():
-    features = np.array([[5001, 5000], [5000, 5001]], np.float32)
-    data = Data({"features": features, "labels": np.zeros(2, np.int64)}, 1)
-    for partition in ([[1, 1]], [[1], [1]], [[2]]):
-        moments = drive.fold_all(ClassMoments(), data.cut(partition))
-        np.testing.assert_array_equal(moments.covariance, [[0.25, -0.25], [-0.25, 0.25]])
+RNG = np.random.default_rng(0)
 
 
-def test_pseudo_inverse_of_a_singular_covariance():
-    white = whiten(DEPENDENT, "pinvh")
-    precision = white.matrix @ white.matrix.T
-    np.testing.assert_allclose(precision, [[0.008, 0.016], [0.016, 0.032]], rtol=1e-12)
-    assert white.rank == 1
-    assert white.condition == 1.0
-    assert white.note == "covariance of rank 1 of 2, condition 1.0e+00; pseudo-inverse"
+def covariance(d: int, rank: int) -> Any:
+    x = RNG.standard_normal((5 * d, rank)) @ RNG.standard_normal((rank, d))
+    return x.T @ x / len(x)
 
 
-def test_ridge_is_raised_until_a_factor_exists():
-    # Rounding of large entries leaves an eigenvalue that is clearly below zero.
-    broken = np.diag([1.0, 1.0, -1e-4])
-    white = whiten(broken)
-    assert white.ridge == pytest.approx(1e-3)
-    assert "ridge 1e-03" in white.note
+@pytest.mark.parametrize("rank", [8, 5, 1])
+def test_ridge_whitens_covariance_and_ridge(rank: int) -> None:
+    S = covariance(8, rank)
+    white = whiten(S, "ridge", 1e-3)
+    ridged = S + white.ridge * np.trace(S) / 8 * np.eye(8)
+    np.testing.assert_allclose(white.matrix.T @ ridged @ white.matrix, np.eye(8), atol=1e-9)
+    assert white.ridge == 1e-3
+    assert white.rank == rank
+    assert f"rank {rank} of 8" in white.note
 
 
-@pytest.mark.parametrize("how", ["ridge", "pinvh"])
-@pytest.mark.parametrize("decades", [0, 5, 10])
-def test_whitening_is_the_inverse(how, decades):
-    rng = np.random.default_rng(decades)
-    rotation = linalg.qr(rng.standard_normal((30, 30)))[0]
-    covariance = rotation * np.logspace(0, -decades, 30) @ rotation.T
-    white = whiten((covariance + covariance.T) / 2, how)
-    ridged = covariance + white.ridge * np.trace(covariance) / 30 * np.eye(30)
-    expected = linalg.pinvh(ridged)
-    found = white.matrix @ white.matrix.T
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-    np.testing.assert_allclose(found @ ridged, np.eye(30), atol=1e-16 * 10**decades * 1e2)
+@pytest.mark.parametrize("rank", [8, 5, 1])
+def test_pinvh_is_the_pseudo_inverse(rank: int) -> None:
+    S = covariance(8, rank)
+    white = whiten(S, "pinvh")
+    assert white.matrix.shape == (8, rank)
+    np.testing.assert_allclose(white.matrix @ white.matrix.T, pinvh(S), rtol=1e-6, atol=1e-9)
+    assert "pseudo-inverse" in white.note
 
 
-def test_scale_changes_nothing_but_the_scale():
-    small, large = whiten(DEPENDENT * 1e-12), whiten(DEPENDENT * 1e12)
-    np.testing.assert_allclose(small.matrix, large.matrix * 1e12, rtol=1e-9)
+def test_a_ridge_grows_until_a_factor_exists() -> None:
+    S = covariance(60, 3)
+    S -= 1e-12 * np.trace(S) * np.eye(60)
+    white = whiten(S, "ridge", 1e-15)
+    assert white.ridge > 1e-15
+    assert np.isfinite(white.matrix).all()
 
 
-@pytest.mark.parametrize(
-    ("covariance", "match"),
-    [(np.zeros((2, 2)), "do not vary"), (np.full((2, 2), np.inf), "finite")],
-)
-def test_covariances_that_say_nothing_are_refused(covariance, match):
-    with pytest.raises(DataError, match=match):
-        whiten(covariance)
+def test_scale_does_not_matter() -> None:
+    S = covariance(6, 6)
+    for scale in (1e-12, 1e12):
+        white = whiten(S * scale).matrix * np.sqrt(scale)
+        np.testing.assert_allclose(white, whiten(S).matrix, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize(("how", "ridge"), [("oas", 1e-6), ("ridge", 0.0), ("ridge", np.nan)])
-def test_options_are_checked(how, ridge):
-    with pytest.raises(ConfigError):
-        whiten(DEPENDENT, how, ridge)
+def test_what_cannot_be_whitened_is_refused() -> None:
+    with pytest.raises(DataError, match="do not vary"):
+        whiten(np.zeros((3, 3)))
+    with pytest.raises(DataError, match="not finite"):
+        whiten(np.full((3, 3), np.inf))
+    with pytest.raises(ConfigError, match="covariance: 'inverse' is unknown"):
+        whiten(np.eye(3), "inverse")
+    for ridge in (0.0, -1.0, np.nan):
+        with pytest.raises(ConfigError, match="ridge"):
+            whiten(np.eye(3), "ridge", ridge)
 
 
-def test_nearest_is_exact_where_the_expanded_square_cancels():
-    means = np.array([[1e8, 0.0], [1e8, 1.0], [-1e8, 0.0]])
-    z = np.array([[[1e8, 0.25], [1e8, 1.0]], [[-1e8, 3.0], [0.0, 0.0]]])
-    found = nearest_squared(z, means)
-    assert found.shape == (2, 2)
-    np.testing.assert_allclose(found[1], [9.0, 1e16])
-    assert (found >= 0).all()
-    assert found[0].max() <= 1.0  # a distance to one of the two near ones
+@pytest.mark.parametrize("library", sorted(PLACES))
+@pytest.mark.parametrize("shape", [(30,), (7, 4)])
+def test_nearest_squared(library: str, shape: tuple[int, ...]) -> None:
+    z, means = RNG.standard_normal((*shape, 5)), RNG.standard_normal((6, 5))
+    put = PLACES[library].put
+    found = to_host(nearest_squared(put(z), put(means)))
+    expected = cdist(z.reshape(-1, 5), means, "sqeuclidean").min(axis=1).reshape(shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
 
 
-def test_principal_axes_are_largest_first():
-    axes, rank = principal_axes(np.diag([1.0, 4.0, 0.0, 2.0]))
-    np.testing.assert_array_equal(np.abs(axes), np.eye(4)[:, [1, 3, 0, 2]])
-    assert rank == 3
+def test_nearest_squared_neither_cancels_nor_goes_negative() -> None:
+    means = 1e6 + RNG.standard_normal((4, 5))
+    z = means + 1e-3 * RNG.standard_normal((4, 5))
+    expected = ((z - means) ** 2).sum(axis=1)
+    np.testing.assert_allclose(nearest_squared(z, means), expected, rtol=1e-9)
+    np.testing.assert_array_equal(nearest_squared(means, means), 0.0)
 
 
-def test_least_norm_root():
-    rng = np.random.default_rng(0)
-    weight, bias = rng.standard_normal((3, 7)), rng.standard_normal(3)
-    root = least_norm_root(weight, bias)
-    np.testing.assert_allclose(weight @ root, -bias, rtol=1e-12)
-    np.testing.assert_allclose(root, -linalg.pinv(weight) @ bias, rtol=1e-12)
+def test_principal_axes_come_largest_first() -> None:
+    S = covariance(8, 5)
+    axes, rank = principal_axes(S)
+    assert rank == 5
+    along = np.diag(axes.T @ S @ axes)
+    assert (np.diff(along) <= 1e-9).all()
+    np.testing.assert_allclose(axes.T @ axes, np.eye(8), atol=1e-12)
 
 
-def test_rows_that_depend_up_to_rounding_do_not_send_the_root_away():
-    rng = np.random.default_rng(1)
-    weight = rng.standard_normal((4, 9))
-    weight[3] = -weight[:3].sum(axis=0) * (1 + 1e-13)
-    assert np.abs(least_norm_root(weight, np.ones(4))).max() < 10.0
+def test_least_norm_root() -> None:
+    W, b = RNG.standard_normal((3, 6)), RNG.standard_normal(3)
+    u = least_norm_root(W, b)
+    np.testing.assert_allclose(W @ u, -b, atol=1e-12)
+    np.testing.assert_allclose(u, W.T @ np.linalg.solve(W @ W.T, -b), atol=1e-12)
+    dependent = np.vstack([W, -W.sum(axis=0)])
+    again = least_norm_root(dependent, np.append(b, -b.sum()))
+    np.testing.assert_allclose(again, u, atol=1e-10)

@@ -208,16 +208,15 @@ class SplitWriter:
     def _put_array(self, block: Block, name: str, spec: ArraySpec, given: Array) -> manifest.Stored:
         directory, size = self._split / name, self.declared.chunk_rows[name]
         array = layout.open_array(directory, "r+")
-        total = array.shape[0]
-        if total < block.stop:
-            raise CorruptError(f"{self._where}: {name} has {total} rows, less than {block.stop}")
+        if array.shape[0] < block.stop:
+            raise CorruptError(
+                f"{self._where}: {name} has {array.shape[0]} rows, fewer than {block.stop}; "
+                f"restore {directory / disk.GROUP_FILE} from a copy"
+            )
         checksum, nbytes, files = 0, 0, []
         for piece in _pieces(block.start, block.stop, size):
             file = layout.chunk_file(directory, piece.start // size, spec)
             disk.sweep(file.parent, file.name)
-            first = piece.start - piece.start % size
-            if block.start <= first and min(first + size, total) <= block.stop:
-                file.unlink(missing_ok=True)  # all its rows are ours: a torn one is not read back
             rows = layout.encode(given[piece.start - block.start : piece.stop - block.start], spec)
             array[piece] = rows
             checksum, nbytes = manifest.crc32c(rows, checksum), nbytes + rows.nbytes

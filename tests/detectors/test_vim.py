@@ -44,7 +44,7 @@ def noise(n, d=12, seed=0):
 
 def test_a_sweep_over_dim_asks_for_the_same_statistics():
     data = rows(noise(60))
-    jobs = {f"vim-{dim}": Job(ViM(HEAD, dim), (data.cut(),)) for dim in (None, 1, 5, 11)}
+    jobs = {f"vim-{dim}": Job(ViM(HEAD, dim), {"train": (data.cut(),)}) for dim in (None, 1, 5, 11)}
     trace = Trace()
     scorers = run_jobs(jobs, trace=trace)
     assert [len(pass_.works[0].statistics) for pass_ in trace.passes] == [1, 2]

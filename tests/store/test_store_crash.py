@@ -121,20 +121,35 @@ def test_kill_9_in_mid_append_leaves_the_old_rows_true(path):
     dict(zarr.open_group(path, mode="r").members(max_depth=None))
 
 
+def test_an_append_that_died_after_it_made_room_leaves_no_rows_behind(path):
+    create(path, None)
+    writer = Store.open(path).writer("id/train")
+    writer.append(rows_of(0, 7))
+    for name in SPECS:
+        array = zarr.open_array(path / "id/train" / name, mode="r+")
+        array.resize((40, *array.shape[1:]))
+        array[7:40] = 3
+    assert check_what_is_readable(path) == 7
+    writer.append(rows_of(7, 9))
+    assert check_what_is_readable(path) == 9
+    assert zarr.open_group(path, mode="r")["id/train/features"].shape == (9, WIDTH)
+
+
+@pytest.mark.parametrize("rows", [18, 20])
 @pytest.mark.parametrize("name", ["features", "labels"])
-def test_a_block_that_died_half_written_is_not_seen_and_is_healed(path, name):
-    create(path, 20)
+def test_a_block_that_died_half_written_is_not_seen_and_is_healed(path, name, rows):
+    create(path, rows)
     writer = Store.open(path).writer("id/train")
     writer.write(0, rows_of(0, 10))
-    writer.write(1, rows_of(10, 20))
+    writer.write(1, rows_of(10, rows))
     (path / "id/train/manifest/block-00001/zarr.json").unlink()
     torn = max((path / "id/train" / name / "c").rglob("*"), key=lambda p: (p.is_file(), p))
     torn.write_bytes(torn.read_bytes()[:7])
     stray = torn.with_name(f"{torn.name}.0123.partial")
     stray.write_bytes(b"half")
     assert check_what_is_readable(path) == 10
-    writer.write(1, rows_of(10, 20))
-    assert check_what_is_readable(path) == 20
+    writer.write(1, rows_of(10, rows))
+    assert check_what_is_readable(path) == rows
     assert not strays(path)
 
 

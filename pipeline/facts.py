@@ -1,0 +1,189 @@
+"""The facts of a run, gathered into the one dictionary that every report is made from."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from pipeline.api import FittedDetector
+from pipeline.chunk import Split
+from pipeline.cluster import Resources
+from pipeline.content import digest
+from pipeline.detectors import name_of, options_of
+from pipeline.engine import Trace
+from pipeline.evaluation import Evaluation
+from pipeline.plan import Pass, Projection, describe
+from pipeline.report import SCHEMA
+
+CONVENTIONS = (
+    "scores: higher means more out-of-distribution",
+    "AUROC, FPR95 and AUPR-out: out-of-distribution is the positive class; AUPR-in: the other way",
+    "FPR95: share of in-distribution rows at or above the first threshold that finds 95 % of the "
+    "out-of-distribution rows; no interpolation",
+    "AUPR: average precision (steps), not the trapezoid",
+    "rank metrics are exact, ties included; near-OOD and far-OOD are means over their sets",
+)
+VERSIONED = ("numpy", "dask", "distributed", "zarr", "torch", "array-api-compat")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known at the end of a run, apart from its scores."""
+
+    name: str
+    run: str
+    command: str
+    config_text: str
+    store: str
+    seconds: float
+    roles: Mapping[str, tuple[Split, str, Sequence[int] | None]]
+    """Split name -> the split, its role, and its rows per class where it has labels."""
+    trace: Trace
+    resources: Resources
+    projections: Sequence[Projection]
+    measured_nbytes: int
+    baselines: Sequence[str]
+    logits: str
+    """What the logits are, for the classification section."""
+
+    def results(self, fitted: Mapping[str, FittedDetector], found: Evaluation) -> dict[str, Any]:
+        """Return the content of ``results.json``."""
+        classification = found.classification
+        if classification is not None:
+            classification = classification | {"logits": self.logits}
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "run": self.run,
+            "created": datetime.now(UTC).isoformat(timespec="seconds"),
+            "verdict": {
+                "status": "done",
+                "seconds": self.seconds,
+                "bytes_read": self.trace.read_nbytes,
+                "passes": len(self.trace.passes),
+            },
+            "data": [self._split(*entry) for entry in self.roles.values()],
+            "detectors": [self._detector(member) for member in fitted.values()]
+            + [_baseline(name) for name in self.baselines],
+            "scores": found.scores,
+            "histograms": found.histograms,
+            "curves": found.curves,
+            "classification": classification,
+            "passes": [
+                pass_facts(pass_, seconds)
+                for pass_, seconds in zip(self.trace.passes, self.trace.seconds, strict=True)
+            ],
+            "memory": self._memory(),
+            "conventions": list(CONVENTIONS),
+            "provenance": self._provenance(),
+        }
+
+    def _split(self, split: Split, role: str, counts: Sequence[int] | None) -> dict[str, Any]:
+        schema = split.schema
+        return {
+            "split": split.name,
+            "role": role,
+            "rows": schema.rows,
+            "void": schema.rows - sum(counts) if counts is not None else 0,
+            "nbytes": schema.rows * schema.row_nbytes(schema.arrays),
+            "arrays": {
+                name: {"shape": list(spec.shape), "dtype": spec.dtype}
+                for name, spec in sorted(schema.arrays.items())
+            },
+            "class_counts": None if counts is None else [int(count) for count in counts],
+        }
+
+    def _detector(self, member: FittedDetector) -> dict[str, Any]:
+        states = {
+            statistic: statistic.state_nbytes(work.split.schema)
+            for pass_ in self.trace.passes
+            for work in pass_.works
+            for statistic in work.statistics
+            if member.id in pass_.asked_by.get(statistic, ())
+        }
+        return {
+            "id": member.id,
+            "name": name_of(member.detector),
+            "options": {name: str(given) for name, given in options_of(member.detector).items()},
+            "passes": member.passes,
+            "needs": sorted(member.scorer.fields),
+            "state_nbytes": sum(states.values()),
+            "notes": list(member.notes),
+            "baseline": False,
+        }
+
+    def _memory(self) -> dict[str, Any]:
+        largest = max(self.projections, key=lambda projection: projection.nbytes)
+        reserved = next(part.nbytes for part in largest.parts if part.name == "reserved")
+        return {
+            "cluster": self.resources.label,
+            "workers": self.resources.workers,
+            "reserved_nbytes": reserved,
+            "projected_nbytes": largest.nbytes,
+            "allowed_nbytes": self.resources.allowed_nbytes,
+            "measured_nbytes": self.measured_nbytes,
+            "parts": [{"name": part.name, "nbytes": part.nbytes} for part in largest.parts],
+        }
+
+    def _provenance(self) -> dict[str, Any]:
+        return {
+            "featfold": installed("featfold"),
+            "python": platform.python_version(),
+            "platform": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs",
+            "versions": {name: installed(name) for name in VERSIONED},
+            "config": self.config_text,
+            "command": self.command or " ".join(sys.argv),
+            "store": self.store,
+            "checksums": {name: _checksum(split) for name, (split, *_) in self.roles.items()},
+        }
+
+
+def _baseline(name: str) -> dict[str, Any]:
+    return {
+        "id": name, "name": name, "options": {}, "passes": 0, "needs": [name],
+        "state_nbytes": 0, "notes": ["a stored array taken for a score"], "baseline": True,
+    }  # fmt: skip
+
+
+def _checksum(split: Split) -> str:
+    """Return one checksum for all blocks and arrays of a split, from the manifest."""
+    fields = frozenset(split.schema.arrays)
+    return digest([dict(split.checksums(block, fields)) for block in split.blocks])[:16]
+
+
+def pass_facts(pass_: Pass, seconds: float) -> dict[str, Any]:
+    """Return a pass as ``results.json`` and ``featfold plan --json`` hold it."""
+    statistics = {
+        statistic: statistic.state_nbytes(work.split.schema)
+        for work in pass_.works
+        for statistic in work.statistics
+    }
+    return {
+        "name": pass_.name,
+        "blocks": pass_.blocks,
+        "nbytes": pass_.read_nbytes,
+        "seconds": seconds,
+        "fields": sorted({name for work in pass_.works for name in work.fields}),
+        "statistics": [
+            {
+                "name": describe(statistic),
+                "asked_by": list(pass_.asked_by.get(statistic, ())),
+                "state_nbytes": nbytes,
+            }
+            for statistic, nbytes in statistics.items()
+        ],
+    }
+
+
+def installed(name: str) -> str:
+    """Return the version of an installed distribution, or say that it is not."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,354 @@
+"""A whole job from its configuration: extract, plan, fit, score, evaluate, report."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from pipeline import api, report
+from pipeline.chunk import ArraySpec, Block, Split
+from pipeline.cluster import Resources, open_cluster, reset_peak, settle
+from pipeline.config import JobConfig
+from pipeline.content import digest
+from pipeline.engine import Execute, Job, Trace, rehearse, run_jobs
+from pipeline.errors import MissingInputError
+from pipeline.evaluation import Evaluation, LabelCounts, Sets
+from pipeline.facts import Facts, pass_facts
+from pipeline.fold import Partial
+from pipeline.heads import Head, StoredHead
+from pipeline.inputs import cache_directory, choose_head
+from pipeline.plan import Pass, Projection, Work, check, explain
+from pipeline.procedure import TRAIN
+from pipeline.store import DeclaredSplit, Store
+
+TRAIN_LABELS, TEST_LABELS = "labels of the fit split", "labels of the test split"
+
+
+class Progress(Protocol):
+    """What is told how far a job is."""
+
+    def begin(self, name: str, total_nbytes: int) -> None: ...
+    def advance(self, nbytes: int) -> None: ...
+    def end(self) -> None: ...
+    def say(self, text: str) -> None: ...
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def begin(self, name: str, total_nbytes: int) -> None:
+        """Ignore the start of a stage."""
+
+    def advance(self, nbytes: int) -> None:
+        """Ignore progress."""
+
+    def end(self) -> None:
+        """Ignore the end of a stage."""
+
+    def say(self, text: str) -> None:
+        """Ignore a message."""
+
+
+@dataclass
+class Prepared:
+    """The splits, heads and procedures of a job, whether its data exists yet or not."""
+
+    config: JobConfig
+    splits: Mapping[str, Split]
+
+    @cached_property
+    def train(self) -> Split:
+        """The split that detectors are fitted on."""
+        return self._split(self.config.fit.split)
+
+    @cached_property
+    def head(self) -> Head:
+        """Where logits come from."""
+        return choose_head(self.config.head, self.train.schema)
+
+    @cached_property
+    def fits(self) -> dict[str, Job]:
+        """One job per detector, one for the head if anybody uses it, one for the label counts."""
+        made = api.fit_jobs(self.config.detectors, self.train, self.head)
+        roles = {TRAIN: (self.train,)}
+        uses_head = any(hasattr(job.procedure, "head") for job in made.values())
+        if uses_head or isinstance(self.head, StoredHead):
+            made[api.HEAD] = Job(self.head, roles)
+        return made | {TRAIN_LABELS: Job(LabelCounts(), roles)}
+
+    @cached_property
+    def sets(self) -> Sets | None:
+        """The splits of the evaluation; None where the job only fits."""
+        wanted = self.config.evaluate
+        if wanted is None:
+            return None
+        groups = {"near": wanted.near, "far": wanted.far, "csid": wanted.csid}
+        return Sets(
+            self._split(wanted.id),
+            {name: [self._split(s) for s in names] for name, names in groups.items() if names},
+        )
+
+    def evaluations(self, fitted: api.Fitted) -> dict[str, Job]:
+        """Return the jobs of the evaluation."""
+        sets = self.sets
+        if sets is None or not sets.ood:
+            return {}
+        made = api.evaluation_jobs(fitted, sets, self.baselines)
+        if "labels" in sets.id_test.schema.arrays:
+            made[TEST_LABELS] = Job(LabelCounts(), {TRAIN: (sets.id_test,)})
+        return made
+
+    def evaluation(self, fitted: api.Fitted, outcomes: Mapping[str, Any]) -> Evaluation:
+        """Return the evaluation from the outcomes of its jobs."""
+        sets = self.sets
+        if sets is None or not sets.ood:
+            return Evaluation()
+        return api.evaluation_of(fitted, sets, self.baselines, outcomes)
+
+    @property
+    def baselines(self) -> Sequence[str]:
+        """Stored arrays that are taken for scores."""
+        return self.config.evaluate.baselines if self.config.evaluate else ()
+
+    def _split(self, name: str) -> Split:
+        if name not in self.splits:
+            raise MissingInputError(
+                f"{self.config.store}: no split {name!r}; there are "
+                f"{', '.join(self.splits) or 'none'}; name its source under sources:, or its shape "
+                "under declare: to plan before it exists"
+            )
+        return self.splits[name]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a job will read and hold; nothing was read for it."""
+
+    passes: Sequence[Pass]
+    projections: Sequence[Projection]
+    resources: Resources
+
+    def explain(self) -> str:
+        """Return the table that ``featfold plan`` prints."""
+        resources = self.resources
+        return "\n".join(
+            [
+                f"runs on {resources.label} ({resources.why})",
+                explain(self.passes, self.projections, resources.allowed_nbytes),
+            ]
+        )
+
+    def check(self) -> None:
+        """Raise :class:`~pipeline.errors.BudgetError` if a worker could not hold a pass."""
+        check(self.passes, self.projections, self.resources.allowed_nbytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON values."""
+        passes = [
+            pass_facts(pass_, 0.0)
+            | {
+                "projected_nbytes": projection.nbytes,
+                "parts": {part.name: part.nbytes for part in projection.parts},
+            }
+            for pass_, projection in zip(self.passes, self.projections, strict=True)
+        ]
+        return {
+            "cluster": self.resources.label,
+            "workers": self.resources.workers,
+            "allowed_nbytes": self.resources.allowed_nbytes,
+            "passes": passes,
+        }
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished job."""
+
+    results: Mapping[str, Any]
+    directory: Path
+    html: Path
+
+
+def plan(config: JobConfig) -> Planned:
+    """Return the plan of a job over its stored splits, or over those it declares; reads nothing.
+
+    The procedures are rehearsed on synthetic rows of the same shape.
+    """
+    return _plan(config, Prepared(config, _splits(config)))
+
+
+def run(config: JobConfig, *, command: str = "", progress: Progress | None = None) -> Done:
+    """Run a job: splits that exist are used as they are, missing ones are extracted first.
+
+    Raises :class:`~pipeline.errors.BudgetError` before anything is read for the fit if a worker
+    could not hold what the plan projects.
+    """
+    told = progress or Silent()
+    began = time.perf_counter()
+    _extract(config, told)
+    prepared = Prepared(config, _splits(config, stored_only=True))
+    planned = _plan(config, prepared)
+    planned.check()
+    directory = _run_directory(config)
+    constants = cache_directory(config.resources.cache, config.store) / "constants"
+
+    def finished(pass_: Pass, work: Work, block: Block) -> None:
+        told.advance(block.rows * work.split.schema.row_nbytes(work.fields))
+
+    trace = Trace()
+    reset_peak()
+    with open_cluster(planned.resources, constants, directory / "scores", finished) as cluster:
+        told.say(f"runs on {cluster.resources.label} ({planned.resources.why})")
+        if cluster.dashboard_url:
+            told.say(f"dashboard: {cluster.dashboard_url}")
+        execute = _told(cluster.execute, told)
+        outcomes = run_jobs(
+            prepared.fits, execute, skip_nonfinite=config.nonfinite == "skip", trace=trace
+        )
+        fitted = api.members_of(config.detectors, prepared.fits, outcomes, trace)
+        fitted.save(directory / "detectors")
+        jobs = prepared.evaluations(fitted)
+        outcomes |= run_jobs(jobs, execute, stage="score", trace=trace)
+        measured = cluster.peak_nbytes()
+        resources = cluster.resources
+    facts = Facts(
+        name=config.name,
+        run=directory.name,
+        command=command,
+        config_text=config.text,
+        store=config.store,
+        seconds=time.perf_counter() - began,
+        roles=_roles(prepared, outcomes),
+        trace=trace,
+        resources=resources,
+        projections=planned.projections,
+        measured_nbytes=measured,
+        baselines=prepared.baselines,
+        logits=type(prepared.head).__name__,
+    )
+    results = facts.results(fitted, prepared.evaluation(fitted, outcomes))
+    html = report.write_report(results, directory)
+    _write_latest(directory)
+    return Done(report.read(directory), directory, html)
+
+
+def _roles(
+    prepared: Prepared, outcomes: Mapping[str, Any]
+) -> dict[str, tuple[Split, str, Sequence[int] | None]]:
+    """Return every split of the job with its role and its rows per class."""
+    train = prepared.train
+    found = {train.name: (train, "id_train", outcomes[TRAIN_LABELS].tolist())}
+    sets = prepared.sets
+    if sets is not None:
+        counts = outcomes.get(TEST_LABELS)
+        test = None if counts is None else counts.tolist()
+        found[sets.id_test.name] = (sets.id_test, "id_test", test)
+        found |= {s.name: (s, group, None) for group, several in sets.ood.items() for s in several}
+    return found
+
+
+def _run_directory(config: JobConfig) -> Path:
+    """Make the directory of a new run, ``DIRECTORY/NAME/UTC-HASH``."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    name = f"{stamp}-{digest(config.text)[:8]}"
+    directory = Path(config.report.directory) / config.name / name
+    directory.mkdir(parents=True)
+    return directory
+
+
+def _write_latest(directory: Path) -> None:
+    """Point ``LATEST`` beside the runs to the newest finished one, atomically."""
+    partial = directory.parent / f"LATEST.{os.getpid()}.partial"
+    partial.write_text(f"{directory.name}\n")
+    partial.replace(directory.parent / "LATEST")
+
+
+def _plan(config: JobConfig, prepared: Prepared) -> Planned:
+    passes, outcomes = rehearse(prepared.fits)
+    fitted = api.members_of(config.detectors, prepared.fits, outcomes, Trace(passes))
+    jobs = prepared.evaluations(fitted)
+    if jobs:
+        passes = passes + rehearse(jobs, stage="score")[0]
+    wanted = config.resources
+    largest = max((pass_.read_nbytes for pass_ in passes), default=0)
+    resources = settle(wanted.cluster, wanted.workers, wanted.memory, largest, wanted.dashboard)
+    cache = cache_directory(wanted.cache, config.store)
+    return Planned(passes, api.projected(passes, resources, cache), resources)
+
+
+def _splits(config: JobConfig, *, stored_only: bool = False) -> dict[str, Split]:
+    """Return the stored splits, and the declared ones that are not stored yet."""
+    found: dict[str, Split] = {}
+    if not stored_only:
+        for name, given in config.declare.items():
+            arrays = {
+                n: ArraySpec(tuple(a.shape), a.dtype, a.layout) for n, a in given.arrays.items()
+            }
+            found[name] = DeclaredSplit.of(name, arrays, classes=given.classes, rows=given.rows)
+    if Path(config.store).exists():
+        store = Store.open(config.store)
+        found |= {name: store.split(name) for name in store.splits()}
+    elif not found:
+        raise MissingInputError(
+            f"there is no store {config.store}; extract or import it, or declare its splits to "
+            "plan before it exists"
+        )
+    return found
+
+
+def _extract(config: JobConfig, told: Progress) -> None:
+    """Fill the splits whose sources the job names; committed blocks are kept."""
+    if not config.sources:
+        return
+    path = Path(config.store)
+    store = Store.open(path) if path.exists() else Store.create(path)
+    waiting = [source for source in config.sources if not _is_complete(store, source.split)]
+    if not waiting:
+        return
+    from pipeline.extract import build
+    from pipeline.extract.model import extract_split  # torch is loaded only to extract
+
+    models: dict[str, Any] = {}
+    for source in waiting:
+        wanted = source.model.model_dump_json()
+        if wanted not in models:
+            models[wanted] = build(source.model.factory, **source.model.arguments)
+        rows = build(source.data.factory, **source.data.arguments)
+        told.begin(f"extract {source.split}", len(rows))
+        extract_split(
+            store, source.split, models[wanted], rows,
+            classes=config.classes, progress=_steps(told),
+        )  # fmt: skip
+        told.end()
+
+
+def _steps(told: Progress) -> Callable[[int, int], None]:
+    """Turn "rows done so far" into steps."""
+    last = 0
+
+    def advance(done: int, rows: int) -> None:
+        nonlocal last
+        told.advance(done - last)
+        last = done
+
+    return advance
+
+
+def _is_complete(store: Store, name: str) -> bool:
+    return name in store.splits() and not store.writer(name).missing()
+
+
+def _told(execute: Execute, told: Progress) -> Execute:
+    def run_pass(pass_: Pass) -> Sequence[Partial]:
+        told.begin(pass_.name, pass_.read_nbytes)
+        roots = execute(pass_)
+        told.end()
+        return roots
+
+    return run_pass

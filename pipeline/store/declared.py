@@ -1,0 +1,56 @@
+"""A split that is declared but not written yet: what plans are made for before there is data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pipeline.chunk import ArraySpec, Block, Chunk, Schema
+from pipeline.errors import MissingInputError
+from pipeline.store import layout
+from pipeline.store.declaration import declare
+
+
+@dataclass(frozen=True)
+class DeclaredSplit:
+    """The blocks and chunks that a store would give rows of this shape."""
+
+    schema: Schema
+    blocks: tuple[Block, ...]
+    chunk_rows: int
+
+    @classmethod
+    def of(
+        cls, name: str, arrays: Mapping[str, ArraySpec], *, classes: int, rows: int
+    ) -> DeclaredSplit:
+        """Declare ``rows`` rows; raises as ``Store.create_split`` would."""
+        layout.check_split_name(name)
+        declared = declare(
+            arrays,
+            classes=classes,
+            rows=rows,
+            block_nbytes=layout.BLOCK_NBYTES,
+            chunk_nbytes=layout.CHUNK_NBYTES,
+            attributes={},
+        )
+        return cls(Schema(rows, classes, arrays, name), declared.allotted, declared.step_rows)
+
+    @property
+    def name(self) -> str:
+        return self.schema.split
+
+    @property
+    def is_ood(self) -> bool:
+        return layout.is_ood(self.name)
+
+    def only(self, block: Block) -> DeclaredSplit:
+        """Return itself."""
+        return self
+
+    def read(self, block: Block, fields: frozenset[str]) -> Iterator[Chunk]:
+        """Raise: there is nothing to read."""
+        raise MissingInputError(f"{self.name} is declared only; extract or import it first")
+
+    def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
+        """Raise: there is nothing to read."""
+        raise MissingInputError(f"{self.name} is declared only; extract or import it first")
