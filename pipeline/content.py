@@ -109,7 +109,7 @@ class Const:
         host.flags.writeable = False
         self.dtype, self.shape = host.dtype, host.shape
         content = hashlib.sha256(f"{host.dtype.str}{host.shape}".encode())
-        content.update(host.reshape(-1).view(np.uint8))
+        content.update(host.reshape(-1).view(np.uint8).data)
         self.digest = content.hexdigest()
         self._host: np.ndarray[Any, Any] | None = _TABLE.setdefault(self.digest, host)
         self._placed: dict[Any, Any] = {}

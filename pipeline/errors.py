@@ -52,3 +52,9 @@ class IncompleteError(DataError):
 
 class CorruptError(DataError):
     """Stored bytes that do not match the checksum in the manifest."""
+
+
+class LockedError(FeatfoldError, TimeoutError):
+    """Something that another process holds; try again later."""
+
+    exit_code = 75

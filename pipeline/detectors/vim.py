@@ -27,14 +27,15 @@ class ViM:
     principal directions of the second moment of the fit rows about u, and
     a = sum max f / sum |R'(z - u)| over the fit rows matches the residual to the logits.
 
-    ``dim`` defaults to 1000 for d >= 1500, 512 for d >= 768, else d // 2; where the fit rows span
-    no more than that, to half of what they span. Fit: two passes (the first shared with
-    mahalanobis and an lda head), state k x d + d x d, then d: the second pass keeps the sums for
-    every ``dim``, so that a sweep over it reads nothing more.
+    ``dim`` defaults to 1000 for d >= 1500, 512 for d >= 768, else d // 2. Where the fit rows span
+    no more than the default, or are no more than ``dim``, half of what they span is taken; the
+    notes of the scorer say which. Fit: two passes (the first shared with mahalanobis and an lda
+    head), state k x d + d x d, then d: the second pass keeps the sums for every ``dim``, so that
+    a sweep over it reads nothing more.
 
     Raises :class:`ConfigError` for a head without weights, or one over other features, and for
-    ``dim`` >= d; :class:`DataError` where the fit rows have no residual, or a mean largest logit
-    that is not positive.
+    ``dim`` >= d or >= the rows of the split; :class:`DataError` where the fit rows have no
+    residual, or a mean largest logit that is not positive.
 
     Reference: Wang, Li, Feng and Zhang 2022, "ViM: out-of-distribution with virtual-logit
     matching", arXiv 2203.10807.
@@ -54,27 +55,34 @@ class ViM:
     def passes(self, schema: Schema) -> Passes[ViMScorer]:
         features = Pooled(self.pool, self.field)
         (d,) = features.shape(schema)
-        self._refuse_before_reading(d)
+        self._refuse_before_reading(d, schema.rows)
         first = yield from together(
             {"head": self.head.passes(schema), "moments": _moments(features)}
         )
         logits = _with_weights(first["head"], features)
+        moments: Moments = first["moments"]
         origin = _origin(logits)
-        axes, rank = principal_axes(_second_moment(first["moments"], origin))
+        axes, rank = principal_axes(_second_moment(moments, origin))
         sums = yield {
             "residuals": Sums(ResidualNorms(Projected(features, Const(axes), Const(origin)))),
             "logits": Sums(Largest(logits)),
         }
-        dim = self.dim or _default_dim(d, rank)
+        dim = self._dim(d, rank, moments.rows)
         alpha = _alpha(sums["logits"], sums["residuals"], dim, rank)
         return ViMScorer(
             Projected(features, Const(axes[:, dim:]), Const(origin)),
             LogSumExp(logits),
             alpha,
-            (f"principal space of {dim} of {d} dimensions, rank {rank}; alpha {alpha:.4g}",),
+            (f"principal space {dim} of {d}, the fit rows span {rank}; alpha {alpha:.4g}",),
         )
 
-    def _refuse_before_reading(self, d: int) -> None:
+    def _dim(self, d: int, rank: int, rows: int) -> int:
+        usual = 1000 if d >= 1500 else 512 if d >= 768 else d // 2
+        dim = self.dim or usual
+        too_few = dim >= rank and (self.dim is None or rows <= dim)
+        return max(1, rank // 2) if too_few else dim
+
+    def _refuse_before_reading(self, d: int, rows: int) -> None:
         if isinstance(self.head, StoredHead):
             raise ConfigError(
                 "vim needs the weights of the head, stored logits are not enough: choose "
@@ -83,6 +91,11 @@ class ViM:
         if d < 2 or (self.dim is not None and self.dim >= d):
             raise ConfigError(
                 f"dim: {self.dim} of {d} features leaves no residual; choose it below {d}"
+            )
+        if self.dim is not None and 0 < rows <= self.dim:
+            raise ConfigError(
+                f"dim: {self.dim} leaves no residual of {rows} fit rows; choose it well below "
+                f"{rows} or fit on more rows"
             )
 
 
@@ -110,11 +123,6 @@ def _second_moment(moments: Moments, origin: Array) -> Array:
     """Return the second moment about a point: both terms are positive, so nothing cancels."""
     offset = moments.overall_mean - origin
     return moments.overall_covariance + np.outer(offset, offset)
-
-
-def _default_dim(d: int, rank: int) -> int:
-    usual = 1000 if d >= 1500 else 512 if d >= 768 else d // 2
-    return usual if usual < rank else max(1, rank // 2)
 
 
 def _alpha(logits: Sum, residuals: Sum, dim: int, rank: int) -> float:

@@ -50,9 +50,10 @@ class Extractor:
     """Any callable from inputs to a tensor or to named tensors, run without leaving a trace.
 
     During a call the modules of a ``torch.nn.Module`` (or of the one whose bound method or partial
-    call is given) are in evaluation mode and gradients are off; after it, the training flag of every module and
-    all buffers are what they were. The model is never moved: inputs go to ``device`` or, without
-    one, to where its first parameter or buffer lies; for a plain callable that is the CPU.
+    call is given) are in evaluation mode and gradients are off; after it, the training flag of
+    every module and all buffers are what they were. The model is never moved: inputs go to
+    ``device`` or, without one, to where its first parameter or buffer lies; for a plain callable
+    that is the CPU.
     A lone tensor is named ``features``. A model may carry its description as ``description``.
     """
 

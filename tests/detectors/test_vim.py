@@ -4,7 +4,7 @@ import reference_formulas as reference
 
 from pipeline.content import Const
 from pipeline.detectors import ViM
-from pipeline.engine import Job, Trace, run_jobs
+from pipeline.engine import Job, Trace, rehearse, run_jobs
 from pipeline.errors import ConfigError, DataError
 from pipeline.heads import LDAHead, LinearHead
 from pipeline.testing import Data, DetectorLaws, drive
@@ -89,12 +89,12 @@ def test_dead_units_are_residual():
 
 @pytest.mark.parametrize(
     ("d", "rows_", "dim"),
-    [(12, 100, 6), (768, 900, 512), (1500, 1600, 1000), (768, 300, 150), (12, 4, 2)],
+    [(12, 100, 6), (768, 900, 512), (1500, 1020, 1000), (768, 300, 150), (12, 4, 2)],
 )
 def test_default_dim(d, rows_, dim):
     head = LinearHead(Const(np.eye(2, d)), Const(np.full(2, 50.0)))
     scorer = drive.outcome(ViM(head), rows(noise(rows_, d), classes=2).cut())
-    assert f"principal space of {dim} of {d} dimensions" in scorer.notes[0]
+    assert f"principal space {dim} of {d}," in scorer.notes[0]
 
 
 @pytest.mark.parametrize("dim", [12, 1000])
@@ -120,9 +120,26 @@ def test_a_head_over_other_features_is_refused():
         drive.outcome(ViM(head), data.cut())
 
 
-def test_fit_rows_without_a_residual_are_an_error():
-    with pytest.raises(DataError, match="span 4 dimensions"):
-        drive.outcome(ViM(HEAD, 8), rows(noise(4)).cut())
+def test_features_that_span_no_more_than_dim_are_an_error():
+    flat = noise(50, 5) @ noise(5, 12, seed=1)
+    with pytest.raises(DataError, match="span 5 dimensions"):
+        drive.outcome(ViM(LinearHead(Const(WEIGHT), Const(np.zeros(5))), 8), rows(flat).cut())
+    with pytest.raises(DataError, match="span 1 dimensions"):
+        drive.outcome(
+            ViM(LinearHead(Const(WEIGHT), Const(np.zeros(5)))), rows(flat[:, :1] @ flat[:1]).cut()
+        )
+
+
+def test_fewer_rows_than_dim_are_refused_before_anything_is_read():
+    with pytest.raises(ConfigError, match="residual of 8 fit rows"):
+        next(ViM(HEAD, 8).passes(rows(noise(8)).schema))
+
+
+def test_a_plan_rehearses_on_fewer_rows_than_dim():
+    job = Job(ViM(LDAHead(), 100), {"train": (rows(noise(300, 200)).cut(),)})
+    passes, outcomes = rehearse({"vim": job})
+    assert [len(pass_.works[0].statistics) for pass_ in passes] == [1, 2]
+    assert "principal space 32 of 200" in outcomes["vim"].notes[0]
 
 
 def test_logits_below_zero_are_an_error():

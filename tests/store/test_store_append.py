@@ -106,6 +106,24 @@ def test_a_last_block_and_appended_rows_may_share_a_chunk(path, sample):
         np.testing.assert_array_equal(array, sample.rows(0, 13)[name])
 
 
+def test_writing_a_block_and_appending_to_its_last_chunk_at_the_same_time(path):
+    spec = {"x": ArraySpec((), "float64")}
+    store = Store.create(path)
+    make = {"classes": 0, "rows": 65, "chunk_nbytes": 8 * 64, "block_nbytes": 8 * 64}
+    writer = store.create_split("id/train", spec, **make)
+    writer.write(0, {"x": np.ones(64)})
+    writer.write(1, {"x": np.ones(1)})
+    with ThreadPoolExecutor(2) as pool:
+        jobs = [
+            pool.submit(lambda: [writer.write(1, {"x": [1.0]}, overwrite=True) for _ in range(40)]),
+            pool.submit(lambda: [writer.append({"x": [1.0]}) for _ in range(40)]),
+        ]
+    assert [len(job.result()) for job in jobs] == [40, 40]
+    split = store.split("id/train", verify=True)
+    assert split.schema.rows == 105
+    np.testing.assert_array_equal(zarr.open_group(path, mode="r")["id/train/x"][:], np.ones(105))
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [

@@ -1,0 +1,80 @@
+"""Options that several verbs have, so that they mean the same everywhere."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+Command = Callable[..., Any]
+
+
+def common(command: Command) -> Command:
+    """Add ``--json``, ``-q`` and ``-v``, and hand the command the terminal they configure."""
+
+    @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; text on stderr.")
+    @click.option("-q", "--quiet", is_flag=True, help="Only results and errors.")
+    @click.option("-v", "--verbose", is_flag=True, help="Log messages, and tracebacks of bugs.")
+    @click.pass_obj
+    @functools.wraps(command)
+    def configured(terminal: Any, as_json: bool, quiet: bool, verbose: bool, **rest: Any) -> Any:
+        terminal.configure(as_json=as_json, quiet=quiet, verbose=verbose)
+        return command(terminal, **rest)
+
+    return configured
+
+
+def job_options(command: Command) -> Command:
+    """Add the options that override a job, and hand the command ``overrides`` for ``load``."""
+
+    @click.option("--memory", metavar="SIZE", help="Memory per worker: 512MiB, 8GB or auto.")
+    @click.option("--workers", metavar="N", help="Number of workers, or auto.")
+    @click.option(
+        "--cluster", metavar="WHERE", help="auto, threads, local, tcp://..., tls://... or FILE.json."
+    )
+    @click.option("--cache", metavar="DIR", help="Where constants and partials go.")
+    @click.option(
+        "--dashboard/--no-dashboard", default=None, help="Start worker processes with a dashboard."
+    )
+    @click.option(
+        "--set", "assignments", metavar="KEY=VALUE", multiple=True,
+        help="Override any key of the job, e.g. detectors.0.ridge=1e-3; may be repeated.",
+    )  # fmt: skip
+    @functools.wraps(command)
+    def overriding(
+        *args: Any,
+        memory: str | None,
+        workers: str | None,
+        cluster: str | None,
+        cache: str | None,
+        dashboard: bool | None,
+        assignments: tuple[str, ...],
+        **rest: Any,
+    ) -> Any:
+        given = {
+            "memory": _quoted(memory),
+            "workers": workers,
+            "cluster": _quoted(cluster),
+            "cache": _quoted(cache),
+            "dashboard": None if dashboard is None else str(dashboard).lower(),
+        }
+        named = [f"resources.{key}={text}" for key, text in given.items() if text is not None]
+        return command(*args, overrides=[*assignments, *named], **rest)
+
+    return overriding
+
+
+def progress_option(command: Command) -> Command:
+    """Add ``--no-progress``, handed on as ``progress``."""
+    return click.option(
+        "--no-progress", "progress", flag_value=False, default=True, is_flag=True,
+        help="Neither bars nor progress lines.",
+    )(command)  # fmt: skip
+
+
+def _quoted(text: str | None) -> str | None:
+    """Return text as YAML that stays text, whatever it looks like."""
+    return None if text is None else json.dumps(text)

@@ -1,0 +1,117 @@
+"""One entry of ``detectors``: a name, or a mapping of the name, an id and the options."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
+from pydantic_core import InitErrorDetails
+
+from pipeline import detectors
+from pipeline.config.problems import detail, did_you_mean, refusal, words
+from pipeline.content import hints
+from pipeline.errors import ConfigError, FeatfoldError, UnknownNameError
+from pipeline.procedure import Detector
+
+HEAD = "head"
+OWN = ("name", "id")
+
+
+class DetectorConfig(BaseModel):
+    """A detector by name, its options, and the id that names its row in tables."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    id: str
+    options: dict[str, Any]
+    detector: Any = Field(exclude=True)
+    """The detector itself; its head, where it has one, is still to be given by the job."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, given: Any) -> Any:
+        entry = {"name": given} if isinstance(given, str) else given
+        if not isinstance(entry, dict):
+            raise ConfigError(f"expected a name or a mapping with a name, got {given!r}")
+        if not isinstance(entry.get("name"), str):
+            known = ", ".join(detectors.names())
+            raise refusal(detail(("name",), f"a detector needs its name, one of {known}", given))
+        try:
+            made = detectors.load(entry["name"])
+        except UnknownNameError as error:
+            raise refusal(detail(("name",), str(error), given)) from None
+        options = {key: option for key, option in entry.items() if key not in OWN}
+        detector = _make(made, entry["name"], options)
+        name = entry.get("id", detectors.default_id(detector))
+        if not isinstance(name, str) or not name.strip():
+            raise refusal(detail(("id",), f"expected text, got {name!r}", given))
+        return {"name": entry["name"], "id": name, "options": options, "detector": detector}
+
+    @model_serializer
+    def _plain(self) -> dict[str, Any]:
+        return {"name": self.name, "id": self.id, **self.options}
+
+
+def _make(cls: type[Any], name: str, options: dict[str, Any]) -> Detector:
+    """Return the detector, or raise one refusal of all options that it does not take."""
+    fields = hints(cls)
+    taken: dict[str, Any] = {}
+    wrong: list[InitErrorDetails] = []
+    for key, given in options.items():
+        if key not in fields or key == HEAD:
+            wrong.append(detail((key,), _unknown(key, name, list(fields)), given, of_key=True))
+            continue
+        try:
+            taken[key] = _typed(fields[key], given)
+        except (ValidationError, ConfigError) as error:
+            wrong.append(detail((key,), _mistyped(error), given))
+    wrong += [detail((key,), f"{name} needs this option") for key in _needed(cls, options)]
+    if wrong:
+        raise refusal(*wrong)
+    try:
+        return cls(**taken)  # type: ignore[no-any-return]
+    except FeatfoldError as error:
+        key, _, rest = str(error).partition(": ")
+        if key in options:
+            raise refusal(detail((key,), rest, options[key])) from None
+        raise refusal(detail((), str(error), options)) from None
+
+
+def _unknown(key: str, name: str, fields: list[str]) -> str:
+    if key == HEAD and HEAD in fields:
+        return "the head is chosen once for the job, by the key head at top level"
+    known = [field for field in fields if field != HEAD]
+    listed = ", ".join(known) or "none"
+    return f"{name} has no such option: {did_you_mean(key, known)}known: {listed}"
+
+
+def _typed(hint: Any, given: Any) -> Any:
+    if isinstance(given, bool) and hint in (int, float):
+        raise ConfigError(f"expected a number, got {str(given).lower()}")
+    adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+    return adapter.validate_python(given)
+
+
+def _mistyped(error: ValidationError | ConfigError) -> str:
+    return words(dict(error.errors()[0]), ()) if isinstance(error, ValidationError) else str(error)
+
+
+def _needed(cls: type[Any], options: dict[str, Any]) -> list[str]:
+    missing = dataclasses.MISSING
+    return [
+        field.name
+        for field in dataclasses.fields(cls)
+        if field.default is missing
+        and field.default_factory is missing
+        and field.name not in (HEAD, *options)
+    ]

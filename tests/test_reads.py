@@ -1,0 +1,123 @@
+"""Every byte is read once: counted where the store is read, and by the kernel."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline import detectors, evaluation
+from pipeline.chunk import ArraySpec
+from pipeline.engine import Dask, Threads, Trace, run, run_jobs
+from pipeline.evaluation import Sets
+from pipeline.heads import LDAHead
+from pipeline.inputs import with_head
+from pipeline.metrics import Accuracy, IoU
+from pipeline.procedure import Scored
+from pipeline.store import Store
+from pipeline.store import reader
+
+ROWS, TOKENS, D, K = 3200, 16, 128, 5
+ALL = ("msp", "max_logit", "energy", "mahalanobis", "relative_mahalanobis", "kl_matching", "she",
+       "vim")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    made = Store.create(tmp_path_factory.mktemp("reads") / "feats.zarr")
+    rng = np.random.default_rng(0)
+    for name, shift in (("id/train", 0.0), ("id/test", 0.0), ("ood/near/a", 1.0), ("ood/far/b", 3.0)):
+        labels = rng.integers(0, K, ROWS) if name.startswith("id") else np.full(ROWS, -1)
+        features = rng.standard_normal((ROWS, TOKENS, D)) + shift
+        features += 2 * np.eye(K, D)[labels][:, None, :]
+        arrays = {
+            "features": ArraySpec((TOKENS, D), "float32", "TD"),
+            "logits": ArraySpec((K,), "float32", "K"),
+            "labels": ArraySpec((), "int64"),
+        }
+        writer = made.create_split(
+            name, arrays, classes=K, rows=ROWS, block_nbytes=2**22, chunk_nbytes=2**20
+        )
+        logits = rng.standard_normal((ROWS, K)) + 4 * np.eye(K)[labels]
+        for block in writer.blocks:
+            part = slice(block.start, block.stop)
+            writer.write(
+                block.index,
+                {
+                    "features": features[part].astype("f4"),
+                    "logits": logits[part].astype("f4"),
+                    "labels": labels[part],
+                },
+            )
+    return made
+
+
+def lda_detectors():
+    return {name: with_head(detectors.load(name)(), LDAHead()) for name in ALL}
+
+
+def reads_of(split: str) -> Counter:
+    return Counter({key[1:]: n for key, n in reader.READS.items() if key[0] == split})
+
+
+def test_eight_detectors_read_each_chunk_once_per_pass(store):
+    split = store.split("id/train")
+    trace = Trace()
+    reader.reset_reads()
+    jobs = {
+        name: _job(made, split) for name, made in lda_detectors().items()
+    }
+    run_jobs(jobs, Threads(2), trace=trace)
+    assert len(trace.passes) == 2
+    features = {chunk: n for (name, chunk), n in reads_of("id/train").items() if name == "features"}
+    assert len(features) >= 10
+    assert set(features.values()) == {2}
+    assert trace.read_nbytes == sum(pass_.read_nbytes for pass_ in trace.passes)
+
+
+def _job(made, *splits):
+    from pipeline.engine import Job
+
+    return Job(made, {"train": splits})
+
+
+def test_a_metric_over_logits_and_labels_opens_no_features(store):
+    reader.reset_reads()
+    run({"accuracy": Accuracy(), "iou": IoU()}, store.split("id/test"))
+    assert {name for name, _ in reads_of("id/test")} == {"logits", "labels"}
+    assert set(reads_of("id/test").values()) == {1}
+
+
+def test_an_evaluation_reads_every_set_once(store):
+    fitted = run(lda_detectors(), store.split("id/train"))
+    views = {name: Scored(scorer) for name, scorer in fitted.items()}
+    sets = Sets(
+        store.split("id/test"),
+        {"near": [store.split("ood/near/a")], "far": [store.split("ood/far/b")]},
+    )
+    reader.reset_reads()
+    run_jobs(evaluation.jobs(views, sets, None, tables=True), Threads(2))
+    for split in sets.all:
+        assert set(reads_of(split.name).values()) == {1}
+
+
+def _bytes_read() -> int:
+    """Bytes that read calls of this process returned so far, as the kernel counts them."""
+    lines = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(lines["rchar"])
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs the kernel's I/O counters")
+def test_the_kernel_counts_no_more_than_the_pruned_arrays_once_per_pass(
+    store, dask_client, tmp_path
+):
+    split = store.split("id/train")
+    execute = Dask(dask_client, tmp_path)
+    run(lda_detectors(), split, execute)  # imports and metadata are read before counting
+    before = sum(dask_client.run(_bytes_read).values())
+    trace = Trace()
+    run_jobs({name: _job(made, split) for name, made in lda_detectors().items()}, execute, trace=trace)
+    read = sum(dask_client.run(_bytes_read).values()) - before
+    logical = sum(pass_.read_nbytes for pass_ in trace.passes)
+    assert logical == 2 * ROWS * (TOKENS * D * 4 + 8)
+    assert logical <= read <= 1.05 * logical
