@@ -16,7 +16,7 @@ from pipeline.cluster import Resources, open_cluster, reserved_nbytes, rss_nbyte
 from pipeline.engine import Execute, Job, Trace, rehearse, run_jobs
 from pipeline.errors import ConfigError, DataError, UnknownNameError
 from pipeline.evaluation import Evaluation, Sets, Tabled
-from pipeline.heads import Head
+from pipeline.heads import Head, StoredHead
 from pipeline.inputs import (
     Detectors,
     as_split,
@@ -29,6 +29,9 @@ from pipeline.plan import Pass, Projection, check, project
 from pipeline.procedure import TRAIN, Detector, Scored, Scorer, Scores
 from pipeline.store import artifacts
 from pipeline.views import Stored, View
+
+HEAD = "head"
+"""Name of the job that fits the head by itself, for the classification in a report."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +107,10 @@ class Fitted(Mapping[str, FittedDetector]):
     @classmethod
     def load(cls, directory: str | Path) -> Fitted:
         """Load what :meth:`save` wrote."""
-        tree, _ = artifacts.load(directory)
-        members = {name: FittedDetector(name, *parts) for name, parts in tree["members"].items()}
+        tree, provenance = artifacts.load(directory)
+        members = {
+            name: FittedDetector(name, *tree["members"][name]) for name in provenance["detectors"]
+        }
         return cls(members, tree["logits"], Trace())
 
 
@@ -209,9 +214,12 @@ def _splits(group: str, given: Any, classes: int) -> Sequence[Split]:
 
 
 def fit_jobs(chosen: Mapping[str, Detector], split: Split, head: Head) -> dict[str, Job]:
-    """Return one job per detector, with the head of the fit where a detector has none."""
+    """Return one job per detector, and one for the head if anybody needs its logits."""
     roles = {TRAIN: (split,)}
-    return {name: Job(with_head(made, head), roles) for name, made in chosen.items()}
+    made = {name: Job(with_head(detector, head), roles) for name, detector in chosen.items()}
+    if isinstance(head, StoredHead) or any(hasattr(j.procedure, "head") for j in made.values()):
+        made[HEAD] = Job(head, roles)
+    return made
 
 
 def members_of(
@@ -228,10 +236,6 @@ def members_of(
         for name, made in chosen.items()
     }
     return Fitted(members, outcomes.get(HEAD), trace)
-
-
-HEAD = "head"
-"""Name of the job that fits the head by itself, for the classification in a report."""
 
 
 def evaluation_jobs(fitted: Fitted, sets: Sets, baselines: Sequence[str]) -> dict[str, Job]:

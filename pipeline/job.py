@@ -21,7 +21,7 @@ from pipeline.errors import MissingInputError
 from pipeline.evaluation import Evaluation, LabelCounts, Sets
 from pipeline.facts import Facts, pass_facts
 from pipeline.fold import Partial
-from pipeline.heads import Head, StoredHead
+from pipeline.heads import Head
 from pipeline.inputs import cache_directory, choose_head
 from pipeline.plan import Pass, Projection, Work, check, explain
 from pipeline.procedure import TRAIN
@@ -74,13 +74,9 @@ class Prepared:
 
     @cached_property
     def fits(self) -> dict[str, Job]:
-        """One job per detector, one for the head if anybody uses it, one for the label counts."""
+        """The fits of the detectors and of the head, and the label counts of the fit split."""
         made = api.fit_jobs(self.config.detectors, self.train, self.head)
-        roles = {TRAIN: (self.train,)}
-        uses_head = any(hasattr(job.procedure, "head") for job in made.values())
-        if uses_head or isinstance(self.head, StoredHead):
-            made[api.HEAD] = Job(self.head, roles)
-        return made | {TRAIN_LABELS: Job(LabelCounts(), roles)}
+        return made | {TRAIN_LABELS: Job(LabelCounts(), {TRAIN: (self.train,)})}
 
     @cached_property
     def sets(self) -> Sets | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from pipeline.errors import BudgetError
 from pipeline.fold import AnyStatistic, fields_read, grain_rows
 from pipeline.procedure import Rows
 from pipeline.statistics import fields_of
-from pipeline.views import Tokens
 
 CODEC_FACTOR = 2.5
 """Memory of reading a chunk, in chunks: its bytes, their decoding, and the decoded rows."""
@@ -87,25 +86,41 @@ class Projection:
     @property
     def nbytes(self) -> int:
         """Bytes per worker."""
-        return sum(part.nbytes for part in self.parts)
+        return _total(self.parts)
 
 
 def project(pass_: Pass, reserved_nbytes: int) -> Projection:
-    """Project the memory of a worker: the largest of the works of a pass, folding or merging."""
-    heaviest = max(
-        (_project_work(work, reserved_nbytes) for work in pass_.works),
-        key=lambda parts: sum(part.nbytes for part in parts),
-        default=(Part("reserved", reserved_nbytes),),
-    )
-    costs = {
-        statistic: _cost(statistic, work.split)
-        for work in pass_.works
-        for statistic in work.statistics
+    """Project the memory of a worker: the largest of the works of a pass, folding or merging.
+
+    The worst statistic is the one that the pass would be lightest without.
+    """
+    parts = _heaviest(pass_.works, reserved_nbytes)
+    nbytes = _total(parts)
+    statistics = dict.fromkeys(s for work in pass_.works for s in work.statistics)
+    saved = {
+        statistic: nbytes - _total(_heaviest(_without(pass_.works, statistic), reserved_nbytes))
+        for statistic in statistics
     }
-    worst = max(costs, key=costs.__getitem__, default=None)
+    worst = max(saved, key=saved.__getitem__, default=None)
     if worst is None:
-        return Projection(heaviest, None, 0, ())
-    return Projection(heaviest, worst, costs[worst], pass_.asked_by.get(worst, ()))
+        return Projection(parts, None, 0, ())
+    return Projection(parts, worst, saved[worst], pass_.asked_by.get(worst, ()))
+
+
+def _heaviest(works: Sequence[Work], reserved_nbytes: int) -> tuple[Part, ...]:
+    each = [_project_work(work, reserved_nbytes) for work in works]
+    return max(each, key=_total, default=(Part("reserved", reserved_nbytes),))
+
+
+def _without(works: Sequence[Work], statistic: AnyStatistic) -> list[Work]:
+    return [
+        replace(work, statistics=tuple(s for s in work.statistics if s != statistic))
+        for work in works
+    ]
+
+
+def _total(parts: Sequence[Part]) -> int:
+    return sum(part.nbytes for part in parts)
 
 
 def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
@@ -131,10 +146,6 @@ def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
         ),
         Part("outputs", 8 * rows * len(work.rows)),
     )
-
-
-def _cost(statistic: AnyStatistic, split: Split) -> int:
-    return 3 * statistic.state_nbytes(split.schema) + _work_nbytes(statistic, split)
 
 
 def _grain(statistic: AnyStatistic, split: Split) -> int:
@@ -196,11 +207,8 @@ def _knobs(pass_: Pass, projection: Projection, allowed_nbytes: int) -> list[str
     knobs = []
     without = projection.nbytes - projection.worst_nbytes
     everybody = {name for names in pass_.asked_by.values() for name in names}
-    if projection.worst is not None and without <= allowed_nbytes:
-        if any(isinstance(view, Tokens) for view in projection.worst.views):
-            knobs.append("pool: mean instead of pool: tokens")
-        if set(projection.asked_by) < everybody:
-            knobs.append(f"leave out {', '.join(projection.asked_by)}")
+    if without <= allowed_nbytes and set(projection.asked_by) < everybody:
+        knobs.append(f"leave out {', '.join(projection.asked_by)}")
     chunk = next((part.nbytes for part in projection.parts if part.name == "chunk"), 0)
     excess = projection.nbytes - allowed_nbytes
     if excess < chunk:

@@ -127,7 +127,9 @@ def table(heading: str) -> set[str]:
 def test_the_readme_lists_the_detectors_that_exist():
     from pipeline import detectors
 
-    assert table("Detectors") == {module.stem for module in (PACKAGE / "detectors").glob("[a-z]*.py")}
+    assert table("Detectors") == {
+        module.stem for module in (PACKAGE / "detectors").glob("[a-z]*.py")
+    }
     assert table("Detectors") <= set(detectors.names())
 
 

@@ -48,7 +48,9 @@ def level_by_level(leaves):
     return leaves[0]
 
 
-@pytest.mark.parametrize("count", [1, 2, 7, 8, 9, 15, 16, 63, 64, 65, 71, 72, 73, 511, 512, 513, 600])
+@pytest.mark.parametrize(
+    "count", [1, 2, 7, 8, 9, 15, 16, 63, 64, 65, 71, 72, 73, 511, 512, 513, 600]
+)
 def test_the_tree_groups_eight_neighbours_level_by_level(count):
     made = tree(iter(range(count)), lambda level, siblings: tuple(siblings))
     assert made == level_by_level(list(range(count)))
@@ -238,7 +240,9 @@ def test_a_bug_in_a_statistic_names_statistic_split_and_rows(where, request, tmp
     execute = {"serial": engine.run_serial, "threads": Threads(2)}.get(where)
     if execute is None:
         execute = Dask(request.getfixturevalue("dask_client"), tmp_path)
-    with pytest.raises(FeatfoldError, match=r"Breaks.* failed on rows \d+-\d+ of id/train: Runtime"):
+    with pytest.raises(
+        FeatfoldError, match=r"Breaks.* failed on rows \d+-\d+ of id/train: Runtime"
+    ):
         run({"m": Asks((Breaks(),))}, rows(), execute)
 
 

@@ -14,8 +14,7 @@ from pipeline.heads import LDAHead
 from pipeline.inputs import with_head
 from pipeline.metrics import Accuracy, IoU
 from pipeline.procedure import Scored
-from pipeline.store import Store
-from pipeline.store import reader
+from pipeline.store import Store, reader
 
 ROWS, TOKENS, D, K = 3200, 16, 128, 5
 ALL = ("msp", "max_logit", "energy", "mahalanobis", "relative_mahalanobis", "kl_matching", "she",
@@ -26,7 +25,12 @@ ALL = ("msp", "max_logit", "energy", "mahalanobis", "relative_mahalanobis", "kl_
 def store(tmp_path_factory):
     made = Store.create(tmp_path_factory.mktemp("reads") / "feats.zarr")
     rng = np.random.default_rng(0)
-    for name, shift in (("id/train", 0.0), ("id/test", 0.0), ("ood/near/a", 1.0), ("ood/far/b", 3.0)):
+    for name, shift in (
+        ("id/train", 0.0),
+        ("id/test", 0.0),
+        ("ood/near/a", 1.0),
+        ("ood/far/b", 3.0),
+    ):
         labels = rng.integers(0, K, ROWS) if name.startswith("id") else np.full(ROWS, -1)
         features = rng.standard_normal((ROWS, TOKENS, D)) + shift
         features += 2 * np.eye(K, D)[labels][:, None, :]
@@ -64,9 +68,7 @@ def test_eight_detectors_read_each_chunk_once_per_pass(store):
     split = store.split("id/train")
     trace = Trace()
     reader.reset_reads()
-    jobs = {
-        name: _job(made, split) for name, made in lda_detectors().items()
-    }
+    jobs = {name: _job(made, split) for name, made in lda_detectors().items()}
     run_jobs(jobs, Threads(2), trace=trace)
     assert len(trace.passes) == 2
     features = {chunk: n for (name, chunk), n in reads_of("id/train").items() if name == "features"}
@@ -116,7 +118,9 @@ def test_the_kernel_counts_no_more_than_the_pruned_arrays_once_per_pass(
     run(lda_detectors(), split, execute)  # imports and metadata are read before counting
     before = sum(dask_client.run(_bytes_read).values())
     trace = Trace()
-    run_jobs({name: _job(made, split) for name, made in lda_detectors().items()}, execute, trace=trace)
+    run_jobs(
+        {name: _job(made, split) for name, made in lda_detectors().items()}, execute, trace=trace
+    )
     read = sum(dask_client.run(_bytes_read).values()) - before
     logical = sum(pass_.read_nbytes for pass_ in trace.passes)
     assert logical == 2 * ROWS * (TOKENS * D * 4 + 8)

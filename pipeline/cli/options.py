@@ -15,12 +15,14 @@ Command = Callable[..., Any]
 def common(command: Command) -> Command:
     """Add ``--json``, ``-q`` and ``-v``, and hand the command the terminal they configure."""
 
-    @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout; text on stderr.")
+    @click.option(
+        "--json", "as_json", is_flag=True, help="One JSON object on stdout; text on stderr."
+    )
     @click.option("-q", "--quiet", is_flag=True, help="Only results and errors.")
     @click.option("-v", "--verbose", is_flag=True, help="Log messages, and tracebacks of bugs.")
     @click.pass_obj
     @functools.wraps(command)
-    def configured(terminal: Any, as_json: bool, quiet: bool, verbose: bool, **rest: Any) -> Any:
+    def configured(terminal: Any, /, as_json: bool, quiet: bool, verbose: bool, **rest: Any) -> Any:
         terminal.configure(as_json=as_json, quiet=quiet, verbose=verbose)
         return command(terminal, **rest)
 
@@ -33,7 +35,9 @@ def job_options(command: Command) -> Command:
     @click.option("--memory", metavar="SIZE", help="Memory per worker: 512MiB, 8GB or auto.")
     @click.option("--workers", metavar="N", help="Number of workers, or auto.")
     @click.option(
-        "--cluster", metavar="WHERE", help="auto, threads, local, tcp://..., tls://... or FILE.json."
+        "--cluster",
+        metavar="WHERE",
+        help="auto, threads, local, tcp://..., tls://... or FILE.json.",
     )
     @click.option("--cache", metavar="DIR", help="Where constants and partials go.")
     @click.option(

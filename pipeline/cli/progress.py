@@ -5,19 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 from pipeline.report.text import duration, size
 
 EVERY_SECONDS = 30.0
 BYTES = "bytes"
 
+Say = Callable[[str], None]
+Clock = Callable[[], float]
+
 
 class Watched(Protocol):
-    """Progress of a job, and its end; may be told from several threads."""
+    """Progress of a job, which may be told from several threads, and its end."""
 
     def begin(self, name: str, total_nbytes: int, unit: str = BYTES) -> None: ...
     def advance(self, nbytes: int) -> None: ...
@@ -29,7 +33,7 @@ class Watched(Protocol):
 class Quiet:
     """Passes messages on, and shows nothing else."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Say) -> None:
         self.say = say
 
     def begin(self, name: str, total_nbytes: int, unit: str = BYTES) -> None:
@@ -45,93 +49,114 @@ class Quiet:
         """Show nothing."""
 
 
-class Lines:
-    """Log lines: at the end of a stage, and every 30 seconds within it."""
+@dataclass
+class Stage:
+    """A part of a job: what is to be done, in bytes or another unit, and what was done."""
 
-    def __init__(
-        self, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    name: str
+    total: int
+    unit: str
+    began: float
+    done: int = 0
+
+    @property
+    def share(self) -> float:
+        """Done of total, from 0 to 1."""
+        return self.done / self.total if self.total else 1.0
+
+    def amounts(self) -> str:
+        """Done of total, for people."""
+        return f"{self._amount(self.done)} of {self._amount(self.total)}"
+
+    def pace(self, now: float) -> str:
+        """Rate so far, and the time that is left at this rate."""
+        seconds = now - self.began
+        if not self.done or seconds <= 0:
+            return "starting"
+        left = seconds * (1 - self.share) / self.share
+        return f"{self._amount(self.done / seconds)}/s, {duration(max(0.0, left))} left"
+
+    def verdict(self, now: float) -> str:
+        """What was done in which time."""
+        return f"{self._amount(self.done)} in {duration(now - self.began)}"
+
+    def _amount(self, count: float) -> str:
+        return size(count) if self.unit == BYTES else f"{count:.0f} {self.unit}"
+
+
+class Lines:
+    """Log lines: at the end of every stage, and every 30 seconds within it."""
+
+    def __init__(self, say: Say, clock: Clock = time.monotonic) -> None:
         self.say, self._clock = say, clock
         self._lock = threading.Lock()
-        self._name, self._unit, self._total, self._done = "", BYTES, 0, 0
-        self._began = self._spoke = 0.0
+        self._stage: Stage | None = None
+        self._spoke = 0.0
 
     def begin(self, name: str, total_nbytes: int, unit: str = BYTES) -> None:
         """Start a stage of so many bytes, or of another unit."""
         with self._lock:
-            self._name, self._unit, self._total, self._done = name, unit, total_nbytes, 0
-            self._began = self._spoke = self._clock()
+            self._spoke = self._clock()
+            self._stage = Stage(name, total_nbytes, unit, self._spoke)
 
     def advance(self, nbytes: int) -> None:
         """Count what was done; say so now and then."""
         with self._lock:
-            self._done += nbytes
-            now = self._clock()
+            now, stage = self._clock(), self._stage
+            if stage is None:
+                return
+            stage.done += nbytes
             if now - self._spoke >= EVERY_SECONDS:
                 self._spoke = now
-                self.say(self._line(now - self._began))
+                self.say(f"{stage.name}: {stage.share:.0%}, {stage.amounts()}, {stage.pace(now)}")
 
     def end(self) -> None:
         """Say how long the stage took."""
         with self._lock:
-            seconds = self._clock() - self._began
-            done = amount(self._done, self._unit)
-            self.say(f"{self._name}: {done} in {duration(seconds)}{_rate(self, seconds)}")
+            if self._stage is not None:
+                self.say(f"{self._stage.name}: {self._stage.verdict(self._clock())}")
+            self._stage = None
 
     def close(self) -> None:
         """Lines need no end."""
-
-    @property
-    def done(self) -> tuple[int, str]:
-        """What was done so far, and its unit."""
-        return self._done, self._unit
-
-    def _line(self, seconds: float) -> str:
-        share = self._done / self._total if self._total else 1.0
-        left = seconds * (1 - share) / share if share else 0.0
-        return (
-            f"{self._name}: {amount(self._done, self._unit)} of {amount(self._total, self._unit)}, "
-            f"{share:.0%}{_rate(self, seconds)}, {duration(left)} left"
-        )
 
 
 class Bars:
     """One bar per stage, and messages above them."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, clock: Clock = time.monotonic) -> None:
         self._bars = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.percentage:3.0f} %"),
-            TextColumn("{task.fields[amount]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
+            TextColumn("{task.fields[facts]}", style="dim"),
             console=console,
         )
-        self._task: TaskID | None = None
-        self._done, self._total, self._unit = 0, 0, BYTES
+        self._clock = clock
         self._lock = threading.Lock()
+        self._stage: Stage | None = None
         self._bars.start()
 
     def begin(self, name: str, total_nbytes: int, unit: str = BYTES) -> None:
         """Start the bar of a stage."""
         with self._lock:
-            self._done, self._total, self._unit = 0, total_nbytes, unit
-            self._task = self._bars.add_task(name, total=total_nbytes, amount=self._amount())
+            self._stage = Stage(name, total_nbytes, unit, self._clock())
+            self._bars.add_task(name, total=max(1, total_nbytes), facts=self._stage.amounts())
 
     def advance(self, nbytes: int) -> None:
         """Move the bar."""
         with self._lock:
-            if self._task is not None:
-                self._done += nbytes
-                self._bars.update(self._task, completed=self._done, amount=self._amount())
+            if self._stage is not None:
+                self._stage.done += nbytes
+                facts = f"{self._stage.amounts()}, {self._stage.pace(self._clock())}"
+                self._show(self._stage.share, facts)
 
     def end(self) -> None:
-        """Leave the bar full and go on below it."""
+        """Leave the full bar, with the time it took."""
         with self._lock:
-            if self._task is not None:
-                self._bars.update(self._task, completed=self._total, amount=self._amount())
-                self._bars.stop_task(self._task)
-                self._task = None
+            if self._stage is not None:
+                self._show(1.0, self._stage.verdict(self._clock()))
+            self._stage = None
 
     def say(self, text: str) -> None:
         """Print a line above the bars."""
@@ -141,10 +166,6 @@ class Bars:
         """Give the terminal back."""
         self._bars.stop()
 
-    def _amount(self) -> str:
-        return f"{amount(self._done, self._unit)} of {amount(self._total, self._unit)}"
-
-
-def amount(count: int, unit: str) -> str:
-    """Return bytes or another unit as people read them."""
-    return size(count) if unit == BYTES else f"{count} {unit}"
+    def _show(self, share: float, facts: str) -> None:
+        task = self._bars.tasks[-1]
+        self._bars.update(task.id, completed=share * (task.total or 1), facts=facts)

@@ -12,7 +12,13 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from pipeline.errors import ConfigError, CorruptError, FeatfoldError, MissingInputError
+from pipeline.errors import (
+    ConfigError,
+    CorruptError,
+    FeatfoldError,
+    LockedError,
+    MissingInputError,
+)
 
 GROUP_FILE = "zarr.json"
 LOCK_SECONDS = 600.0
@@ -109,7 +115,7 @@ def locked(root: Path, name: str, timeout_seconds: float = LOCK_SECONDS) -> Iter
     try:
         lock.acquire(timeout=timeout_seconds)
     except Timeout as error:
-        raise FeatfoldError(
+        raise LockedError(
             f"{root}: {name or 'the store'} was locked by another writer for {timeout_seconds:g} s;"
             f" wait for it to end (lock file: {path})"
         ) from error

@@ -58,7 +58,10 @@ class LogSoftmax:
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
         f = self.of(chunk)
-        return f - LogSumExp(self.of)(chunk)[:, None]
+        xp = arrays.namespace(f)
+        # About the largest logit: its own size would cost the probabilities near 1 their digits.
+        below = f - xp.max(f, axis=1, keepdims=True)
+        return below - xp.log(xp.sum(xp.exp(below), axis=1, keepdims=True))
 
 
 @value

@@ -64,6 +64,12 @@ def test_a_probability_below_rounding_does_not_make_a_row_infinite():
     assert found[1] == np.inf
 
 
+def test_digits_survive_large_logits():
+    train = np.array([[30.0, 0.0], [33.0, 0.0]])
+    test = np.array([[31.0, 0.0], [36.0, 0.0]])
+    np.testing.assert_allclose(scores(train + 1e4, test + 1e4), scores(train, test), atol=1e-15)
+
+
 def test_classes_that_are_never_predicted_are_left_out():
     rng = np.random.default_rng(0)
     train, test = rng.standard_normal((2, 50, 6))

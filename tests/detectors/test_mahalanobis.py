@@ -72,7 +72,7 @@ def test_covariance_does_not_cancel_far_from_zero(partition):
     features = np.array([[5001, 5000], [5000, 5001]], np.float32)
     data = Data({"features": features, "labels": np.zeros(2, np.int64)}, 1)
     moments = drive.fold_all(ClassMoments(), data.cut(partition))
-    np.testing.assert_array_equal(moments.covariance, [[0.25, -0.25], [-0.25, 0.25]])
+    np.testing.assert_allclose(moments.covariance, [[0.25, -0.25], [-0.25, 0.25]], rtol=1e-12)
 
 
 def test_ridge_is_reported():

@@ -1,0 +1,49 @@
+"""How the command line ends: every ending has its exit code, and none is a traceback."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from pipeline.cli import featfold
+from pipeline.cli.terminal import Terminal
+from pipeline.errors import FeatfoldError
+
+INTERRUPTED, TERMINATED = 130, 143
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; never ends in a traceback."""
+    terminal = Terminal()
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = featfold.main(arguments, prog_name="featfold", obj=terminal, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.Abort:
+        terminal.fail("interrupted; committed blocks are kept, run the same again", INTERRUPTED)
+        return INTERRUPTED
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except FeatfoldError as error:
+        terminal.fail(str(error), error.exit_code)
+        return error.exit_code
+    except OSError as error:
+        terminal.fail(str(error), 1)
+        return 1
+    except Exception as error:
+        if terminal.verbose:
+            traceback.print_exc()
+        hint = "" if terminal.verbose else ", run with -v for the traceback"
+        terminal.fail(f"{type(error).__name__}: {error}; this is a bug{hint}", 1)
+        return 1
+
+
+def _terminate(*_: Any) -> None:
+    """Leave by way of every ``finally``, so that workers stop and files are whole."""
+    sys.exit(TERMINATED)

@@ -1,0 +1,33 @@
+"""``featfold report``: the files and tables of a finished run, made again from its results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pipeline.cli.options import common
+from pipeline.cli.terminal import Terminal
+
+LATEST = "LATEST"
+
+
+@click.command(short_help="Make the report of a finished run again.")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@common
+def report(terminal: Terminal, run: Path) -> None:
+    """Rebuild the report of RUN, a run directory, its results.json, or the folder of a job's runs.
+
+    The folder of a job's runs stands for the newest of them.
+    """
+    from pipeline.report import headline, read, verdict_line, write_report
+
+    latest = run / LATEST
+    run = run / latest.read_text().strip() if latest.is_file() else run
+    results = read(run)
+    html = write_report(results, run if run.is_dir() else run.parent)
+    if results["scores"]:
+        terminal.show(headline(results))
+    terminal.show(f"report: {html}")
+    terminal.show(verdict_line(results))
+    terminal.emit({"directory": str(html.parent), "html": str(html), "scores": results["scores"]})

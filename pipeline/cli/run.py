@@ -1,0 +1,54 @@
+"""``featfold run``: a whole job, from extraction to the report."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from pipeline.cli.options import common, job_options, progress_option
+from pipeline.cli.terminal import Terminal
+
+
+@click.command(short_help="Run a job, from extraction to the report.")
+@click.argument("path", metavar="JOB.yaml", type=click.Path(path_type=Path))
+@job_options
+@progress_option
+@common
+def run(terminal: Terminal, path: Path, overrides: list[str], progress: bool) -> None:
+    """Extract what is missing, fit, score, evaluate, and write the report.
+
+    Splits that exist are used as they are, and an interrupted extraction goes on.
+    """
+    run_job(terminal, path, overrides, progress=progress)
+
+
+def run_job(terminal: Terminal, path: Path, overrides: Sequence[str], *, progress: bool) -> None:
+    """Run the job of a YAML file; print the headline, where the report is, and the verdict."""
+    from pipeline import config, job
+    from pipeline.report import headline, read, verdict_line
+
+    asked = config.load(path, overrides)
+    with terminal.progress(progress) as watched:
+        done = job.run(asked, command=_command(), progress=watched)
+    results = read(done.directory)
+    if results["scores"]:
+        terminal.show(headline(results))
+    terminal.show(f"report: {done.html}")
+    terminal.show(verdict_line(results))
+    terminal.emit(
+        {
+            "directory": str(done.directory),
+            "html": str(done.html),
+            "verdict": results["verdict"],
+            "memory": results["memory"],
+            "scores": results["scores"],
+        }
+    )
+
+
+def _command() -> str:
+    return shlex.join(["featfold", *sys.argv[1:]])

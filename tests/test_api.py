@@ -1,0 +1,184 @@
+"""The Python interface, as people type it."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import pipeline as ff
+from pipeline.api import Fitted
+from pipeline.chunk import ArraySpec
+from pipeline.errors import BudgetError, ConfigError, DataError, UnknownNameError
+
+K, T, D = 5, 4, 12
+ALL = ("msp", "max_logit", "energy", "mahalanobis", "relative_mahalanobis", "kl_matching", "she",
+       "vim")  # fmt: skip
+
+
+def draw(n, seed, shift=0.0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, K, n)
+    x = rng.standard_normal((n, T, D)) + 6 * np.eye(K, D)[y][:, None, :] + shift
+    return x.astype("f4"), y
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return ff.fit(ALL, draw(400, 0), workers=2)
+
+
+def test_one_call_fits_everything_in_two_passes(fitted):
+    assert tuple(fitted) == ALL
+    assert len(fitted.trace.passes) == 2
+    assert {name: fitted[name].passes for name in ("msp", "mahalanobis", "vim")} == {
+        "msp": 1, "mahalanobis": 1, "vim": 2,
+    }  # fmt: skip
+
+
+def test_far_rows_score_higher_than_near_ones(fitted):
+    inside, outside = draw(200, 1)[0], draw(200, 2, shift=4.0)[0]
+    for name in ("mahalanobis", "vim"):
+        assert np.median(fitted[name](outside)) > np.quantile(fitted[name](inside), 0.95)
+
+
+@pytest.mark.parametrize("wrap", [np.asarray, torch.as_tensor])
+def test_the_same_numbers_from_numpy_and_torch(fitted, wrap):
+    x, y = draw(400, 0)
+    again = ff.fit("mahalanobis", (wrap(x), wrap(y)))
+    assert again["mahalanobis"].scorer == fitted["mahalanobis"].scorer
+    assert np.array_equal(fitted["she"](wrap(x)), fitted["she"](x))
+
+
+def test_lazy_dask_and_zarr_arrays_are_read_in_place(fitted, tmp_path):
+    import dask.array
+    import zarr
+
+    x, y = draw(400, 0)
+    stored = zarr.create_array(tmp_path / "x.zarr", data=x, chunks=(64, T, D))
+    for lazy in (dask.array.from_array(x, chunks=(50, T, D)), stored):
+        assert ff.fit("mahalanobis", (lazy, y))["mahalanobis"].scorer == (
+            fitted["mahalanobis"].scorer
+        )
+
+
+def test_evaluation_matches_scikit_learn(fitted):
+    from sklearn.metrics import average_precision_score, roc_auc_score
+
+    inside, near, far = draw(150, 3), draw(90, 4, 0.3)[0], draw(80, 5, 2.0)[0]
+    found = ff.evaluate(fitted, inside, near={"a": near}, far={"b": far})
+    assert {(row["ood"], row["group"]) for row in found.scores} == {
+        ("ood/near/a", "near"), ("ood/far/b", "far"),
+    }  # fmt: skip
+    for name in ALL:
+        for ood, rows in (("ood/near/a", near), ("ood/far/b", far)):
+            values = np.concatenate([fitted[name](inside[0]), fitted[name](rows)])
+            truth = np.repeat([0, 1], [150, len(rows)])
+            assert found.value(name, ood, "auroc") == pytest.approx(
+                roc_auc_score(truth, values), abs=1e-12
+            )
+            assert found.value(name, ood, "aupr_out") == pytest.approx(
+                average_precision_score(truth, values), abs=1e-12
+            )
+    assert np.trace(found.classification["confusion"]) > 100
+
+
+def test_saved_detectors_score_the_same(fitted, tmp_path):
+    fitted.save(tmp_path / "fit")
+    loaded = Fitted.load(tmp_path / "fit")
+    x = draw(30, 6)[0]
+    assert tuple(loaded) == ALL
+    for name in ALL:
+        assert np.array_equal(loaded[name](x), fitted[name](x))
+    assert not list((tmp_path / "fit").glob("**/*.pkl"))
+    with pytest.raises(FileExistsError):
+        fitted.save(tmp_path / "fit")
+
+
+def test_a_store_and_memory_give_the_same_detector(fitted, tmp_path):
+    x, y = draw(400, 0)
+    store = ff.Store.create(tmp_path / "f.zarr")
+    arrays = {"features": ArraySpec((T, D), "float32", "TD"), "labels": ArraySpec((), "int64")}
+    writer = store.create_split("id/train", arrays, classes=K, rows=400)
+    for block in writer.missing():
+        part = slice(block.start, block.stop)
+        writer.write(block.index, {"features": x[part], "labels": y[part]})
+    from_store = ff.fit("mahalanobis", store.split("id/train"))
+    assert from_store["mahalanobis"].scorer == fitted["mahalanobis"].scorer
+
+
+def test_stored_logits_are_used_where_there_are_any():
+    x, y = draw(300, 0)
+    logits = np.eye(K)[y] * 5 + np.random.default_rng(0).standard_normal((300, K))
+    fit = ff.fit(["msp", "she"], {"features": x, "labels": y, "logits": logits})
+    assert {name: fit[name].passes for name in fit} == {"msp": 0, "she": 1}
+
+
+def test_options_name_the_row_and_equal_ids_are_refused():
+    M = ff.detectors.Mahalanobis
+    fit = ff.fit([M(), M(covariance="pinvh")], draw(200, 0))
+    assert list(fit) == ["mahalanobis", "mahalanobis(covariance=pinvh)"]
+    assert list(ff.fit({"mine": M()}, draw(200, 0))) == ["mine"]
+    with pytest.raises(ConfigError, match="two detectors are called mahalanobis"):
+        ff.fit(["mahalanobis", M()], draw(200, 0))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda: ff.fit("mahalanobi", draw(9, 0)), UnknownNameError, "did you mean 'mahalanobis'"),
+        (lambda: ff.fit([], draw(9, 0)), ConfigError, "no detector was named"),
+        (lambda: ff.fit(ff.detectors.MSP, draw(9, 0)), ConfigError, "not a detector"),
+        (lambda: ff.fit("msp", "features.npy"), ConfigError, "cannot read rows from a str"),
+        (lambda: ff.fit("msp", draw(99, 0), head="lsd"), ConfigError, "choose auto, lda, stored"),
+        (lambda: ff.fit("msp", draw(99, 0), nonfinite="drop"), ConfigError, "raise or skip"),
+        (lambda: ff.fit("msp", draw(99, 0), cluster="slrm"), ConfigError, "cluster: 'slrm'"),
+        (lambda: ff.fit("msp", draw(99, 0), memory="8 GiBs"), ConfigError, "is not a size"),
+        (lambda: ff.fit("msp", draw(99, 0), workers=0), ConfigError, "at least 1"),
+        (lambda: ff.fit("mahalanobis", draw(99, 0), memory="1MiB"), BudgetError, "--memory"),
+        (lambda: ff.fit("she", draw(9, 0)[0]), DataError, "labels"),
+        (
+            lambda: ff.fit("mahalanobis", (draw(9, 0)[0], np.full(9, -1)), classes=K),
+            DataError,
+            "no usable row",
+        ),
+        (
+            lambda: ff.fit("mahalanobis", (draw(9, 0)[0], np.arange(9)), classes=5),
+            DataError,
+            "row",
+        ),
+        (lambda: ff.fit("mahalanobis", (draw(9, 0)[0], np.zeros(8, int))), DataError, "rows"),
+        (lambda: ff.fit("mahalanobis", (np.zeros((0, D)), np.zeros(0, int))), DataError, "row"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_clear_error(call, error, says):
+    with pytest.raises(error, match=says):
+        call()
+
+
+def test_features_of_another_shape_are_refused_at_scoring(fitted):
+    with pytest.raises(DataError, match=r"she was fitted on features with rows \(4, 12\)"):
+        fitted["she"](np.zeros((3, T, D + 1), "f4"))
+
+
+def test_importing_loads_nothing_heavy():
+    code = (
+        "import sys, pipeline; "
+        "heavy = {'torch', 'dask', 'distributed', 'zarr', 'matplotlib', 'pydantic', 'numpy'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_fitting_on_threads_loads_no_torch():
+    code = (
+        "import sys, numpy as np, pipeline as ff\n"
+        "if __name__ == '__main__':\n"
+        "    x = np.random.default_rng(0).standard_normal((50, 4)); y = np.arange(50) % 2\n"
+        "    ff.fit('mahalanobis', (x, y))\n"
+        "    print('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
