@@ -54,9 +54,10 @@ def _detector(entry: Any) -> Detector:
 
 
 def choose_head(given: Any, schema: Schema) -> Head:
-    """Return the head that ``given`` names: auto, lda, stored, {"weights": file}, or a head.
+    """Return the head that ``given`` names: auto, lda, stored, or a head as it is.
 
     ``auto`` takes stored logits where the split has them, and fits one by lda otherwise.
+    {"lda": {"ridge": 0.01}} gives lda its options, {"weights": file} reads W and b.
     """
     if given in (None, "auto"):
         given = "stored" if "logits" in schema.arrays else "lda"
@@ -64,6 +65,8 @@ def choose_head(given: Any, schema: Schema) -> Head:
         return LDAHead()
     if given == "stored":
         return StoredHead()
+    if isinstance(given, Mapping) and set(given) == {"lda"}:
+        return LDAHead(**given["lda"])
     if isinstance(given, Mapping) and set(given) == {"weights"}:
         return LinearHead.read(given["weights"], Pooled())
     if hasattr(given, "passes"):

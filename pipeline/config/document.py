@@ -144,8 +144,8 @@ def read(path: str | Path) -> Document:
 def parse(text: str, name: str) -> Document:
     """Return the document of a YAML text; see :func:`read`."""
     document = Document(name, text)
-    loader = _Loader(text)
     try:
+        loader = _Loader(text)
         node = loader.get_single_node()
         if node is not None:
             document.tree = _build(document, loader, node, ())
@@ -154,8 +154,6 @@ def parse(text: str, name: str) -> Document:
     except yaml.reader.ReaderError as error:
         line = text[: error.position].count("\n") + 1
         raise ConfigError(f"{name}:{line}:1: not YAML: {error.reason}") from None
-    finally:
-        loader.dispose()
     return document
 
 

@@ -231,7 +231,7 @@ class JobConfig(Section):
     sources: tuple[Source, ...] = ()
     declare: dict[SplitName, Declared] = Field(default_factory=dict)
     head: Annotated[Any, BeforeValidator(_head)] = "auto"
-    entries: tuple[DetectorConfig, ...] = Field(alias="detectors", min_length=1)
+    entries: tuple[DetectorConfig, ...] = Field(alias="detectors")
     fit: Fit = Fit()
     nonfinite: Literal["raise", "skip"] = "raise"
     evaluate: Evaluate | None = None
@@ -276,6 +276,8 @@ class JobConfig(Section):
     @field_validator("entries", mode="after")
     @classmethod
     def _distinct(cls, entries: tuple[DetectorConfig, ...]) -> tuple[DetectorConfig, ...]:
+        if not entries:
+            raise ConfigError("expected at least one")
         ids = [entry.id for entry in entries]
         wrong = [
             detail(

@@ -47,8 +47,8 @@ def words(error: dict[str, Any], keys: Keys) -> str:
         return str(context["error"]).removeprefix(f"{keys[-1]}: " if keys else "")
     if kind == "missing":
         return "is missing"
-    if kind in ("too_short", "string_too_short"):
-        return "expected at least one"
+    if kind == "string_too_short":
+        return "expected some text"
     return f"{_expected(error)}, got {given!r}"
 
 

@@ -24,16 +24,20 @@ SIDE = 224
 class Lite0(torch.nn.Module):  # type: ignore[misc]
     """The network as a module from images to tokens and, if asked for, ImageNet logits."""
 
-    def __init__(self, network: Any, description: Description, logits: bool) -> None:
+    def __init__(
+        self, network: Any, description: Description, logits: bool, mean_pixel: bool
+    ) -> None:
         super().__init__()
         self.network = network
         self.description = description
         self.logits = logits
+        self.mean_pixel = mean_pixel
 
     def forward(self, images: Any) -> dict[str, torch.Tensor]:
         """Return features (n, 49, 1280) float32 of RGB ``images`` (n, 224, 224, 3) uint8.
 
-        With ``logits``, also logits (n, 1000) over the classes of ImageNet.
+        With ``logits``, also logits (n, 1000) over the classes of ImageNet; with ``mean_pixel``
+        the mean pixel value (n,) float64 of each image, a baseline that any detector has to beat.
 
         Raises
         ------
@@ -52,10 +56,12 @@ class Lite0(torch.nn.Module):  # type: ignore[misc]
         if self.logits:
             pooled = self.network._dropout(maps.mean(dim=(2, 3)))
             outputs["logits"] = self.network._fc(pooled)
+        if self.mean_pixel:
+            outputs["mean_pixel"] = images.double().mean(dim=(1, 2, 3))
         return outputs
 
 
-def load(logits: bool = False, device: str = "cpu") -> Lite0:
+def load(logits: bool = False, mean_pixel: bool = False, device: str = "cpu") -> Lite0:
     """Return the pretrained network on ``device``, in evaluation mode.
 
     Raises
@@ -75,7 +81,7 @@ def load(logits: bool = False, device: str = "cpu") -> Lite0:
         "transform": f"RGB 0-255, {SIDE} x {SIDE}, (x - 127) / 128",
     }
     description = Description(attributes, {"features": "TD", "logits": "K"})
-    return Lite0(network, description, logits).eval().to(device)  # type: ignore[no-any-return]
+    return Lite0(network, description, logits, mean_pixel).eval().to(device)  # type: ignore[no-any-return]
 
 
 def _package(name: str) -> Any:

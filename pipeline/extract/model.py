@@ -173,7 +173,9 @@ def extract(
 ) -> None:
     """Write the blocks that ``writer`` misses; never more than one is in memory.
 
-    Features, labels and ids of a row come from one read of the source.
+    Features, labels and ids of a row come from one read of the source. Batches start anew with
+    each block, so a resumed run gives the bits of an uninterrupted one with the same
+    ``batch_rows``, threads and device; other ones may differ by float32 rounding.
 
     Raises
     ------

@@ -214,6 +214,7 @@ def test_the_backbone_of_the_demo_fills_a_store(store):
     assert len(split.blocks) == 3
     features = rows_of(split, "features")
     expected = Extractor(model)(source.read(0, 6).inputs)["features"].numpy()
-    np.testing.assert_allclose(features, expected, atol=1e-5)
+    # Blocks of other sizes may take other kernels: 1e-5 of the largest feature, 6.
+    np.testing.assert_allclose(features, expected, rtol=0, atol=6e-5)
     np.testing.assert_array_equal(rows_of(split, "labels"), source.labels)
     assert {"model", "weights_sha256", "tap", "transform"} <= set(store.attributes("id/train"))
