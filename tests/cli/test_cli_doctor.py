@@ -1,0 +1,105 @@
+"""``featfold doctor``: what it finds on this machine, and on ones that were spoilt on purpose."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+from conftest import environment
+
+from pipeline.cli import checks
+
+NAMES = {
+    "python", "packages", "import name", "dashboard", "dask-cuda", "gpu", "memory", "open files",
+    "disk", "file lock",
+}  # fmt: skip
+
+
+def test_every_check_says_what_it_found(cli, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = cli("doctor", "--json")
+    found = json.loads(out)
+    assert {check["name"] for check in found["checks"]} == NAMES
+    assert all(check["found"] for check in found["checks"])
+    assert all(check["remedy"] for check in found["checks"] if check["state"] != "ok")
+    failed = [check for check in found["checks"] if check["state"] == "fail"]
+    assert code == (1 if failed else 0)
+    assert found["healthy"] is not failed
+    assert "file lock" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def distribution(folder, name, version, top_level=""):
+    """Make it look as if a distribution were installed in ``folder``."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (info / "top_level.txt").write_text(top_level)
+
+
+def test_another_owner_of_the_import_name_fails(shell, tmp_path):
+    distribution(tmp_path, "pipeline", "0.1", "pipeline\n")
+    code, out, _ = shell("doctor")
+    assert code == 1
+    assert "fail  import name" in out
+    assert "pip uninstall pipeline" in out
+
+
+def test_a_dask_cuda_of_2021_fails(shell, tmp_path):
+    distribution(tmp_path, "dask-cuda", "0.18.0")
+    code, out, _ = shell("doctor", "--json")
+    assert code == 1
+    (check,) = (c for c in json.loads(out)["checks"] if c["name"] == "dask-cuda")
+    assert check["state"] == "fail"
+    assert "0.18.0" in check["found"]
+    assert "cuda12" in check["remedy"]
+
+
+def test_few_open_files_are_a_warning():
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        check = checks.check_open_files()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert (check.state, check.remedy) == ("warn", "ulimit -n 4096")
+
+
+@pytest.mark.parametrize(
+    ("script", "state", "words"),
+    [
+        ("echo 'NVIDIA H100, 81559 MiB, 550.54'", "", "NVIDIA H100"),
+        ("echo 'No devices were found' >&2; exit 6", "warn", "No devices"),
+    ],
+)
+def test_gpus_are_asked_of_the_driver(tmp_path, monkeypatch, script, state, words):
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text(f"#!/bin/sh\n{script}\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    check = checks.check_gpu()
+    assert words in check.found
+    assert state in check.state
+    monkeypatch.setenv("PATH", "")
+    assert checks.check_gpu().found == "none visible: jobs run on the CPU"
+
+
+def test_a_directory_that_is_gone_or_read_only_fails(tmp_path):
+    proc = tmp_path / "proc"
+    proc.symlink_to("/proc")  # nobody, not even root, can make files there
+    assert checks.check_lock(proc).state == "fail"
+    assert checks.check_disk(proc).state == "fail"
+
+
+def test_no_gpu_library_is_loaded(tmp_path):
+    code = (
+        "import sys; from pipeline.__main__ import main; main(['doctor']);"
+        "assert not {'torch', 'cupy', 'zarr', 'matplotlib'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path),
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,173 @@
+"""``featfold run`` and ``report``: from a YAML file to a report, and what interrupts it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+MADE = """\
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pipeline.extract import Batch
+
+
+class Rows:
+    def __init__(self, name, rows, shift=0.0, ood=False):
+        self.name, self.rows, self.shift, self.ood = name, rows, shift, ood
+
+    def __len__(self):
+        return self.rows
+
+    def read(self, start, stop):
+        while self.ood and Path("wait").exists():
+            time.sleep(0.02)
+        ids = np.arange(start, stop)
+        noise = np.random.default_rng([len(self.name), start]).standard_normal((len(ids), 8))
+        labels = np.full(len(ids), -1) if self.ood else ids % 4
+        centres = 6 * np.eye(4, 8)[labels] + self.shift
+        return Batch((noise + centres).astype("float32"), labels.astype("int64"), ids)
+
+
+def rows(**options):
+    return Rows(**options)
+
+
+def model():
+    return torch.nn.Identity()
+"""
+FROM_SOURCES = """\
+name: made
+store: made.zarr
+classes: 4
+model: {import: "made:model"}
+sources:
+  - {split: id/train, data: {import: "made:rows", name: train, rows: 80}}
+  - {split: id/test, data: {import: "made:rows", name: test, rows: 40}}
+  - {split: ood/far/f, data: {import: "made:rows", name: far, rows: 40, shift: 9, ood: on}}
+detectors: [mahalanobis]
+evaluate: {far: [ood/far/f]}
+resources: {cluster: threads, workers: 2}
+"""
+
+
+def test_a_run_ends_with_the_table_the_report_and_the_verdict(cli, job):
+    code, out, err = cli("run", job)
+    assert code == 0
+    assert "runs on 2 threads" in err
+    assert "fit-pass1: " in err
+    *table, report, verdict = out.strip().splitlines()
+    rows = [line.split()[0] for line in table if line.strip()]
+    assert {"msp", "mahalanobis(covariance=pinvh)", "plain"} <= set(rows)
+    html = Path(report.removeprefix("report: "))
+    assert html.name == "report.html"
+    assert html.read_text().startswith("<!DOCTYPE html>")
+    assert verdict.startswith("done in")
+    assert "per worker" in verdict
+    assert "projected" in verdict
+
+
+def test_quiet_and_json_are_for_scripts(cli, job):
+    code, out, err = cli("run", job, "--json", "-q", "--no-progress")
+    assert code == 0
+    done = json.loads(out)
+    far = [s for s in done["scores"] if s["ood"] == "ood/far/b" and s["detector"] != "plain"]
+    assert [s["metrics"]["auroc"]["value"] > 0.99 for s in far] == [True, True]
+    assert done["memory"]["measured_nbytes"] > 0
+    assert "runs on" not in err
+    assert "fit-pass1" not in err
+
+
+def test_a_run_without_evaluation_fits_and_reports(cli, job):
+    code, out, err = cli("run", job, "--set", "evaluate=null")
+    assert code == 0, err
+    assert "report: " in out
+
+
+def test_a_run_over_budget_ends_with_3_and_leaves_no_run(cli, job):
+    code, out, err = cli("run", job, "--memory", "20MiB")
+    assert (code, out) == (3, "")
+    assert "refused before reading" in err
+    assert not (job.parent / "runs").exists()
+
+
+def test_a_report_is_made_again_from_its_results(cli, job):
+    cli("run", job)
+    (folder,) = (path.parent for path in job.parent.rglob("results.json"))
+    before = (folder / "results.json").read_bytes()
+    for name in ("report.html", "report.md", "results.csv"):
+        (folder / name).unlink()
+    for given in (folder, folder / "results.json", folder.parent):
+        code, out, _ = cli("report", given)
+        assert code == 0
+        assert f"report: {folder / 'report.html'}" in out
+        assert "mahalanobis(covariance=pinvh)" in out
+    assert (folder / "results.json").read_bytes() == before
+    assert (folder / "report.html").exists()
+    assert (folder / "results.csv").exists()
+    code, out, err = cli("report", folder, "--json")
+    assert json.loads(out)["html"] == str(folder / "report.html")
+    assert "mahalanobis" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, "no such file"), ("{", "not a JSON"), ("{}", "")]
+)
+def test_a_report_of_nothing_ends_with_4(cli, tmp_path, text, words):
+    if text is not None:
+        (tmp_path / "results.json").write_text(text)
+    code, out, err = cli("report", tmp_path)
+    assert (code, out) == (4, "")
+    assert words in err
+    assert "results.json" in err
+
+
+@pytest.fixture
+def from_sources(tmp_path):
+    (tmp_path / "made.py").write_text(MADE)
+    path = tmp_path / "job.yaml"
+    path.write_text(FROM_SOURCES)
+    return path
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_goes_on_where_it_was(from_sources, shell, number, code):
+    from conftest import environment
+
+    folder = from_sources.parent
+    (folder / "wait").touch()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pipeline", "run", "job.yaml"],
+        cwd=folder, env=environment(folder), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    reached = time.monotonic() + 60
+    while not (folder / "made.zarr/ood/far").exists() and time.monotonic() < reached:
+        line = process.stderr.readline()
+        if line.startswith("extract id/test"):
+            break
+    time.sleep(0.1)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    assert out == ""
+    (folder / "wait").unlink()
+    kept = {path: path.stat().st_mtime_ns for path in (folder / "made.zarr/id").rglob("c/0*")}
+    assert kept
+    again = shell("run", "job.yaml")
+    assert again.code == 0, again.err
+    assert "extract id/train" not in again.err
+    assert "extract ood/far/f" in again.err
+    assert "mahalanobis" in again.out
+    assert kept == {path: path.stat().st_mtime_ns for path in kept}
+    planned = shell("plan", "job.yaml", "-q")
+    assert planned.code == 0
+    assert "ood/far/f: features" in planned.out
