@@ -159,6 +159,11 @@ class Chunk:
             self._memo[key] = compute()
         return self._memo[key]
 
+    def move(self, place: arrays.Place, arena: Arena) -> None:
+        """Bring the arrays to where a worker computes, with its scratch buffers."""
+        self.arrays = {name: place.put(array) for name, array in self.arrays.items()}
+        self._arena = arena
+
     def scratch(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
         """Return an uninitialised buffer that lives until the next call with the same name."""
         return self._arena.take(name, shape, dtype, self.any_array)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -163,17 +165,16 @@ def _client(resources: Resources) -> Iterator[Any]:
 
     with dask.config.set(_SETTINGS):
         if resources.kind == "local":
-            with (
-                LocalCluster(
+            with _leaving_interrupts():
+                local = LocalCluster(
                     n_workers=resources.workers,
                     threads_per_worker=1,
                     processes=True,
                     memory_limit=resources.allowed_nbytes,
                     dashboard_address=":8787" if resources.dashboard else ":0",
                     host="127.0.0.1",
-                ) as cluster,
-                Client(cluster) as client,
-            ):
+                )
+            with local, Client(local) as client:
                 yield client
         elif resources.kind.endswith(".json"):
             with Client(scheduler_file=resources.kind, timeout="30s") as client:
@@ -181,6 +182,19 @@ def _client(resources: Resources) -> Iterator[Any]:
         else:
             with Client(resources.kind, timeout="30s") as client:
                 yield client
+
+
+@contextmanager
+def _leaving_interrupts() -> Iterator[None]:
+    """Start processes that ignore Ctrl-C: this process gets it too, and stops them in order."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals belong to the main thread
+        return
+    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
 
 
 def _greet(client: Any) -> None:
@@ -228,6 +242,27 @@ def reset_peak() -> None:
         Path("/proc/self/clear_refs").write_text("5")
 
 
+# What a worker process holds before any work: its libraries, and the buffers of a first product.
+_MEASURE = """
+from pathlib import Path
+import numpy
+from pipeline.cluster import Resources, open_cluster, peak_rss_nbytes
+
+def warm():
+    import pipeline.evaluation
+    from threadpoolctl import threadpool_limits
+    with threadpool_limits(1):
+        x = numpy.ones((256, 256))
+        numpy.linalg.cholesky(x.T @ x + 256 * numpy.eye(256))
+    return peak_rss_nbytes()
+
+if __name__ == "__main__":
+    resources = Resources("local", 1, 2**31, "")
+    with open_cluster(resources, Path()) as cluster:
+        print(cluster.client.submit(warm).result())
+"""
+
+
 def reserved_nbytes(cache: Path) -> int:
     """Return the memory of a worker process before any work, measured once per environment."""
     names = ("featfold", "numpy", "zarr", "dask", "distributed")
@@ -239,11 +274,9 @@ def reserved_nbytes(cache: Path) -> int:
         known = {}
     if known.get("environment") == key:
         return int(known["nbytes"])
-    code = (
-        "import distributed, distributed.nanny, pipeline.engine, pipeline.store, pipeline.cluster;"
-        "print(pipeline.cluster.peak_rss_nbytes())"
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE], capture_output=True, text=True, check=True
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     nbytes = int(done.stdout)
     with suppress(OSError):  # a read-only home: measured again next time
         cache.mkdir(parents=True, exist_ok=True)

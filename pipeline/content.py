@@ -16,7 +16,7 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
@@ -155,14 +155,17 @@ class Const:
 
 
 _TABLE: weakref.WeakValueDictionary[str, np.ndarray[Any, Any]] = weakref.WeakValueDictionary()
-_LOADED: dict[str, np.ndarray[Any, Any]] = {}  # read from files: kept for the life of a worker
+_LOADED: dict[str, np.ndarray[Any, Any]] = {}  # read from files: kept from task to task
 _DIRECTORIES: list[Path] = []
 
 
-def read_constants_from(directory: str | Path) -> None:
-    """Make this process look for the bytes of constants in ``directory``."""
+def read_constants_from(directory: str | Path, wanted: Iterable[Const] = ()) -> None:
+    """Make this process look for constants in ``directory``, and let go of all but ``wanted``."""
     if Path(directory) not in _DIRECTORIES:
         _DIRECTORIES.append(Path(directory))
+    kept = {constant.digest for constant in wanted}
+    for key in [key for key in _LOADED if key not in kept]:
+        _LOADED.pop(key, None)
 
 
 def _lookup(key: str) -> np.ndarray[Any, Any]:

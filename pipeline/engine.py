@@ -179,7 +179,7 @@ def _merge_name(pass_: Pass) -> str:
 
 
 def _fold_task(work: Work, block: Block, settings: Dask) -> Partial:
-    read_constants_from(settings.constants)
+    read_constants_from(settings.constants, constants_in((work.statistics, work.rows)))
     with threadpool_limits(BLAS_THREADS):
         return fold(work.statistics, work.split, block, work.rows, settings.place, settings.tables)
 
@@ -210,6 +210,8 @@ class Job:
 
     procedure: Procedure[Any]
     splits: Mapping[str, tuple[Split, ...]]
+    asker: str = ""
+    """Who is named for what it asks; the name of the job if empty."""
 
     @property
     def schema(self) -> Schema:
@@ -278,6 +280,7 @@ class _Run:
     ) -> None:
         self.jobs = list(jobs.values())
         self.names = list(jobs)
+        self.askers = [job.asker or name for name, job in jobs.items()]
         self.execute, self.stage, self.trace = execute, stage, trace
         self.skip_nonfinite = skip_nonfinite
         self.known: dict[tuple[Split, Any], Any] = {}
@@ -307,7 +310,7 @@ class _Run:
         )
         if role not in job.splits:
             raise ConfigError(
-                f"{self.names[self._job(key)]} needs a {role!r} split; given: "
+                f"{self.askers[self._job(key)]} needs a {role!r} split; given: "
                 f"{', '.join(sorted(job.splits))}"
             )
         if self.skip_nonfinite and not isinstance(asked, Rows):
@@ -320,7 +323,7 @@ class _Run:
         missing: dict[Split, dict[Any, None]] = {}
         askers: dict[Any, dict[str, None]] = {}
         for key, (splits, asked) in settled.items():
-            askers.setdefault(asked, {})[self.names[self._job(key)]] = None
+            askers.setdefault(asked, {})[self.askers[self._job(key)]] = None
             for split in splits:
                 if (split, asked) not in self.known:
                     missing.setdefault(split, {})[asked] = None

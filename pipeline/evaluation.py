@@ -104,7 +104,7 @@ def jobs(
     """
     room = ranks_of(concatenated(sets.all), next(iter(views.values()))).max_rows
     made = {
-        _pair(detector, split): Job(Ranked(view, room), {TRAIN: (sets.id_test, split)})
+        _pair(detector, split): Job(Ranked(view, room), {TRAIN: (sets.id_test, split)}, detector)
         for detector, view in views.items()
         for split in sets.all[1:]
     }

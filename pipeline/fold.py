@@ -76,18 +76,16 @@ def fold(
     gathers = _gathers(folds, split.schema, arena)
     outputs: list[list[np.ndarray[Any, Any]]] = [[] for _ in rows]
     read_nbytes = 0
-    for read in split.read(block, fields_read(split, statistics, rows)):
-        contents = {name: place.put(array) for name, array in read.arrays.items()}
-        read_nbytes += arrays.nbytes(contents)
-        chunk = Chunk(
-            split.schema, read.start, read.rows, contents, is_ood=split.is_ood, arena=arena
-        )
+    for chunk in split.read(block, fields_read(split, statistics, rows)):
+        read_nbytes += arrays.nbytes(chunk.arrays)
+        chunk.move(place, arena)
         for member in folds:
             member.look(chunk)
         for gather in gathers:
             gather.push(chunk)
         for kept, request in zip(outputs, rows, strict=True):
             kept.append(arrays.to_host(request.view(chunk)))
+        del chunk  # and with it its rows and views, before the next is read
     for gather in gathers:
         gather.flush()
     return Partial(

@@ -26,6 +26,11 @@ ABSENT_BIAS = -1e30
 class Head(Protocol):
     """A value whose passes end in a view of logits (k,)."""
 
+    @property
+    def label(self) -> str:
+        """What the logits are, for reports."""
+        ...
+
     def passes(self, schema: Schema) -> Generator[Any, Any, View]:
         """Yield what the head must know of the data; return its logits."""
         ...
@@ -36,6 +41,10 @@ class StoredHead:
     """The logits that the split stores."""
 
     field: str = "logits"
+
+    @property
+    def label(self) -> str:
+        return "stored logits"
 
     def passes(self, schema: Schema) -> Generator[Any, Any, View]:
         if self.field not in schema.arrays:
@@ -90,6 +99,10 @@ class LinearHead:
         bias = tensors.get(names[0].removesuffix("weight") + "bias", np.zeros(len(weight)))
         return cls(Const(weight), Const(bias.astype(np.float64)), of or Pooled())
 
+    @property
+    def label(self) -> str:
+        return "given weights"
+
     def passes(self, schema: Schema) -> Generator[Any, Any, View]:
         if not (np.isfinite(self.weight.array).all() and np.isfinite(self.bias.array).all()):
             raise ConfigError("the weights or the bias of the head are not finite")
@@ -114,6 +127,10 @@ class LDAHead:
 
     def __post_init__(self) -> None:
         check_regularisation("ridge", self.ridge)
+
+    @property
+    def label(self) -> str:
+        return "linear discriminant analysis"
 
     def passes(self, schema: Schema) -> Generator[Any, Any, View]:
         results = yield {"moments": ClassMoments(of=self.of)}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -31,10 +33,10 @@ TRAIN_LABELS, TEST_LABELS = "labels of the fit split", "labels of the test split
 
 
 class Progress(Protocol):
-    """What is told how far a job is."""
+    """What is told how far a job is; stages count bytes, or another unit that they name."""
 
-    def begin(self, name: str, total_nbytes: int) -> None: ...
-    def advance(self, nbytes: int) -> None: ...
+    def begin(self, name: str, total: int, unit: str = "bytes") -> None: ...
+    def advance(self, amount: int) -> None: ...
     def end(self) -> None: ...
     def say(self, text: str) -> None: ...
 
@@ -42,10 +44,10 @@ class Progress(Protocol):
 class Silent:
     """Progress that nobody watches."""
 
-    def begin(self, name: str, total_nbytes: int) -> None:
+    def begin(self, name: str, total: int, unit: str = "bytes") -> None:
         """Ignore the start of a stage."""
 
-    def advance(self, nbytes: int) -> None:
+    def advance(self, amount: int) -> None:
         """Ignore progress."""
 
     def end(self) -> None:
@@ -60,7 +62,9 @@ class Prepared:
     """The splits, heads and procedures of a job, whether its data exists yet or not."""
 
     config: JobConfig
-    splits: Mapping[str, Split]
+    declared: Mapping[str, Split] = field(default_factory=dict)
+    """Splits to plan for where they are not stored yet."""
+    opened: dict[str, Split] = field(default_factory=dict)
 
     @cached_property
     def train(self) -> Split:
@@ -113,13 +117,22 @@ class Prepared:
         return self.config.evaluate.baselines if self.config.evaluate else ()
 
     def _split(self, name: str) -> Split:
-        if name not in self.splits:
-            raise MissingInputError(
-                f"{self.config.store}: no split {name!r}; there are "
-                f"{', '.join(self.splits) or 'none'}; name its source under sources:, or its shape "
-                "under declare: to plan before it exists"
-            )
-        return self.splits[name]
+        """Open a stored split, once, or return its declaration."""
+        if name not in self.opened:
+            self.opened[name] = self._stored(name) or self.declared.get(name) or self._missing(name)
+        return self.opened[name]
+
+    def _stored(self, name: str) -> Split | None:
+        if not Path(self.config.store).exists():
+            return None
+        store = Store.open(self.config.store)
+        return store.split(name) if name in store.splits() or not self.declared else None
+
+    def _missing(self, name: str) -> Split:
+        raise MissingInputError(
+            f"there is no store {self.config.store} with a split {name}; name its source under "
+            "sources:, or its shape under declare: to plan before it exists"
+        )
 
 
 @dataclass(frozen=True)
@@ -176,7 +189,16 @@ def plan(config: JobConfig) -> Planned:
 
     The procedures are rehearsed on synthetic rows of the same shape.
     """
-    return _plan(config, Prepared(config, _splits(config)))
+    declared = {
+        name: DeclaredSplit.of(
+            name,
+            {n: ArraySpec(tuple(a.shape), a.dtype, a.layout) for n, a in given.arrays.items()},
+            classes=given.classes,
+            rows=given.rows,
+        )
+        for name, given in config.declare.items()
+    }
+    return _plan(config, Prepared(config, declared))
 
 
 def run(config: JobConfig, *, command: str = "", progress: Progress | None = None) -> Done:
@@ -188,7 +210,7 @@ def run(config: JobConfig, *, command: str = "", progress: Progress | None = Non
     told = progress or Silent()
     began = time.perf_counter()
     _extract(config, told)
-    prepared = Prepared(config, _splits(config, stored_only=True))
+    prepared = Prepared(config)
     planned = _plan(config, prepared)
     planned.check()
     directory = _run_directory(config)
@@ -226,7 +248,7 @@ def run(config: JobConfig, *, command: str = "", progress: Progress | None = Non
         projections=planned.projections,
         measured_nbytes=measured,
         baselines=prepared.baselines,
-        logits=type(prepared.head).__name__,
+        logits=prepared.head.label,
     )
     results = facts.results(fitted, prepared.evaluation(fitted, outcomes))
     html = report.write_report(results, directory)
@@ -253,8 +275,12 @@ def _run_directory(config: JobConfig) -> Path:
     """Make the directory of a new run, ``DIRECTORY/NAME/UTC-HASH``."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"{stamp}-{digest(config.text)[:8]}"
-    directory = Path(config.report.directory) / config.name / name
-    directory.mkdir(parents=True)
+    family = Path(config.report.directory) / config.name
+    for twin in itertools.count(1):  # runs that start within one second get a number
+        directory = family / (name if twin == 1 else f"{name}-{twin}")
+        with suppress(FileExistsError):
+            directory.mkdir(parents=True)
+            break
     return directory
 
 
@@ -278,26 +304,6 @@ def _plan(config: JobConfig, prepared: Prepared) -> Planned:
     return Planned(passes, api.projected(passes, resources, cache), resources)
 
 
-def _splits(config: JobConfig, *, stored_only: bool = False) -> dict[str, Split]:
-    """Return the stored splits, and the declared ones that are not stored yet."""
-    found: dict[str, Split] = {}
-    if not stored_only:
-        for name, given in config.declare.items():
-            arrays = {
-                n: ArraySpec(tuple(a.shape), a.dtype, a.layout) for n, a in given.arrays.items()
-            }
-            found[name] = DeclaredSplit.of(name, arrays, classes=given.classes, rows=given.rows)
-    if Path(config.store).exists():
-        store = Store.open(config.store)
-        found |= {name: store.split(name) for name in store.splits()}
-    elif not found:
-        raise MissingInputError(
-            f"there is no store {config.store}; extract or import it, or declare its splits to "
-            "plan before it exists"
-        )
-    return found
-
-
 def _extract(config: JobConfig, told: Progress) -> None:
     """Fill the splits whose sources the job names; committed blocks are kept."""
     if not config.sources:
@@ -316,10 +322,10 @@ def _extract(config: JobConfig, told: Progress) -> None:
         if wanted not in models:
             models[wanted] = build(source.model.factory, **source.model.arguments)
         rows = build(source.data.factory, **source.data.arguments)
-        told.begin(f"extract {source.split}", len(rows))
+        told.begin(f"extract {source.split}", len(rows), "rows")
         extract_split(
             store, source.split, models[wanted], rows,
-            classes=config.classes, progress=_steps(told),
+            classes=config.classes, block_nbytes=config.block_nbytes, progress=_steps(told),
         )  # fmt: skip
         told.end()
 

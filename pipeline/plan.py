@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.chunk import Split
+from pipeline.content import constants_in
 from pipeline.errors import BudgetError
 from pipeline.fold import AnyStatistic, fields_read, grain_rows
 from pipeline.procedure import Rows
@@ -137,6 +138,7 @@ def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
     rows = max((block.rows for block in work.split.blocks), default=0)
     return (
         Part("reserved", reserved_nbytes),
+        Part("constants", _constants_nbytes(work)),
         Part("states", states),
         # A worker folds or merges; it never does both at a time.
         *(
@@ -146,6 +148,13 @@ def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
         ),
         Part("outputs", 8 * rows * len(work.rows)),
     )
+
+
+def _constants_nbytes(work: Work) -> int:
+    """Bytes of the fitted arrays that a worker loads, and of the copy while it checks one."""
+    distinct = set(constants_in((work.statistics, work.rows)))
+    sizes = [math.prod(constant.shape) * constant.dtype.itemsize for constant in distinct]
+    return sum(sizes) + max(sizes, default=0)
 
 
 def _grain(statistic: AnyStatistic, split: Split) -> int:
@@ -231,13 +240,22 @@ def explain(passes: Sequence[Pass], projections: Sequence[Projection], allowed_n
         )
         for work in pass_.works:
             lines.append(f"  {work.split.name}: {', '.join(sorted(work.fields)) or 'nothing'}")
-            for statistic in work.statistics:
-                lines.append(
-                    f"    {describe(statistic)}  state "
-                    f"{human(statistic.state_nbytes(work.split.schema))}  for "
-                    f"{', '.join(pass_.asked_by.get(statistic, ()))}"
-                )
+        lines += _statistic_lines(pass_)
     return "\n".join(lines)
+
+
+def _statistic_lines(pass_: Pass) -> list[str]:
+    """Return a line for each distinct statistic of a pass, whatever the splits it folds."""
+    states = {
+        statistic: statistic.state_nbytes(work.split.schema)
+        for work in pass_.works
+        for statistic in work.statistics
+    }
+    return [
+        f"    {describe(statistic)}  state {human(nbytes)}  for "
+        f"{', '.join(pass_.asked_by.get(statistic, ()))}"
+        for statistic, nbytes in states.items()
+    ]
 
 
 def describe(statistic: AnyStatistic) -> str:

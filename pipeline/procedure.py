@@ -147,7 +147,7 @@ class Scored:
         return ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return rows * 8
+        return Scores(self.scorer).nbytes(schema, rows)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -169,7 +169,8 @@ class Scores:
         return ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return rows * 8
+        # Differences and products of the widest view, which no score makes more than two of.
+        return rows * 8 + 2 * max(view.nbytes(schema, rows) for view in self.scorer.views)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:

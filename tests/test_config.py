@@ -21,6 +21,7 @@ WHOLE = """\
 version: 1
 name: whole
 store: data/feats.zarr
+block: 48MiB
 classes: 8
 model: {import: "package.models:load", logits: true}
 sources:
@@ -87,6 +88,7 @@ def test_a_job_with_every_key(job):
     assert declared["features"].dtype == "float32"
     assert (declared["labels"].shape, declared["labels"].dtype) == ((), "int64")
     assert whole.declare["id/test"].arrays["features"].layout == "TD"
+    assert whole.block_nbytes == 48 * 2**20
     assert whole.head == {"weights": "head.safetensors"}
     assert whole.resources.dashboard is True
     assert whole.evaluate is not None
@@ -144,6 +146,13 @@ def test_a_wrong_override_is_named_as_one(job):
 def test_an_override_that_cannot_be_applied_is_quoted(job, override):
     with pytest.raises(ConfigError, match=re.escape(repr(override))):
         config.load(job(WHOLE), [override])
+
+
+def test_a_head_may_have_options(job):
+    assert config.load(job(with_lines("head: {lda: {ridge: 1e-1}}"))).head == {
+        "lda": {"ridge": 0.1}
+    }
+    assert config.load(job(with_lines("head: stored"))).head == "stored"
 
 
 def test_merge_keys_and_anchors_are_ordinary_yaml(job):
@@ -243,6 +252,13 @@ BROKEN = {
     ),
     "bad size": (with_lines("resources: {memory: 8 GiBs}"), "4:21", ["'8 GiBs'", "512MiB"]),
     "truth for a size": (with_lines("resources: {memory: true}"), "4:21", ["size", "True"]),
+    "list for a size": (with_lines("resources: {memory: [1GB]}"), "4:21", ["or auto", "['1GB']"]),
+    "block of any size": (with_lines("block: auto"), "4:8", ["block: expected a size", "'auto'"]),
+    "block of no size": (with_lines("block: 0"), "4:8", ["block: expected a size", "got 0"]),
+    "options of a head": (with_lines("head: {lda: {rigde: 1}}"), "4:13", ["head.lda: expected"]),
+    "option of a head": (
+        with_lines("head: {lda: {ridge: -1}}"), "4:21", ["head.lda.ridge", "above 0, got -1"],
+    ),
     "bad cluster": (with_lines("resources: {cluster: slrm}"), "4:22", ["'slrm'", "threads, local"]),
     "negative workers": (with_lines("resources: {workers: -1}"), "4:22", ["at least 1", "-1"]),
     "workers in words": (with_lines("resources: {workers: all}"), "4:22", ["or auto", "'all'"]),

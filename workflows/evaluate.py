@@ -1,6 +1,6 @@
 """Evaluate fitted detectors on the splits of a store: parse, call featfold, exit.
 
-    python workflows/evaluate.py features.zarr fitted --id id/test
+python workflows/evaluate.py features.zarr fitted --id id/test
 """
 
 import argparse
@@ -13,6 +13,7 @@ from pipeline.errors import FeatfoldError
 
 
 def main() -> int:
+    """Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", help="zarr store with the splits")
     parser.add_argument("fitted", help="directory that fit.py wrote")

@@ -1,6 +1,6 @@
 """Fit detectors on a split of a store and save them: parse, call featfold, exit.
 
-    python workflows/fit.py features.zarr --out fitted --detectors mahalanobis she --head lda
+python workflows/fit.py features.zarr --out fitted --detectors mahalanobis she --head lda
 """
 
 import argparse
@@ -11,6 +11,7 @@ from pipeline.errors import FeatfoldError
 
 
 def main() -> int:
+    """Return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("store", help="zarr store with the features")
     parser.add_argument("--split", default="id/train")

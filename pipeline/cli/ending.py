@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 import traceback
@@ -19,6 +20,9 @@ INTERRUPTED, TERMINATED = 130, 143
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; never ends in a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a table must not fail for an arrow
     terminal = Terminal()
     signal.signal(signal.SIGTERM, _terminate)
     try:

@@ -23,6 +23,7 @@ from pipeline.config import document
 from pipeline.config.detector import DetectorConfig
 from pipeline.config.problems import detail, did_you_mean, refusal
 from pipeline.errors import ConfigError, FeatfoldError
+from pipeline.heads import LDAHead
 from pipeline.procedure import Detector
 from pipeline.store import declaration, layout
 
@@ -69,23 +70,42 @@ def _cluster(kind: str) -> str:
     return kind
 
 
-def _size(given: Any) -> Any:
-    if isinstance(given, bool) or not isinstance(given, (str, int)):
-        raise ConfigError(f"expected a size such as 512MiB, or auto, got {given!r}")
-    if given != "auto":
-        parse_nbytes(given)
+def _size(given: Any, alternative: str = "") -> Any:
+    try:
+        if isinstance(given, bool) or parse_nbytes(given) < 1:
+            raise ConfigError
+    except (ConfigError, TypeError, AttributeError):
+        expected = f"a size such as 512MiB or 8GB{alternative}"
+        raise ConfigError(f"expected {expected}, got {given!r}") from None
     return given
 
 
-def _head(given: Any) -> str | dict[str, str]:
+def _auto_or_size(given: Any) -> Any:
+    return given if given == "auto" else _size(given, ", or auto")
+
+
+def _head(given: Any) -> Any:
     if given in HEADS:
-        return str(given)
+        return given
+    if isinstance(given, dict) and set(given) == {"lda"}:
+        return {"lda": _lda_options(given["lda"])}
     if isinstance(given, dict) and set(given) == {"weights"} and isinstance(given["weights"], str):
-        return dict(given)
+        return given
     raise ConfigError(
-        f"{did_you_mean(given, HEADS)}expected {', '.join(HEADS)} or "
+        f"{did_you_mean(given, HEADS)}expected {', '.join(HEADS)}, {{lda: {{ridge: NUMBER}}}} or "
         f"{{weights: FILE.safetensors}}, got {given!r}"
     )
+
+
+def _lda_options(given: Any) -> dict[str, float]:
+    if not isinstance(given, dict) or set(given) != {"ridge"}:
+        raise refusal(detail(("lda",), f"expected {{ridge: NUMBER}}, got {given!r}"))
+    ridge = given["ridge"]
+    try:
+        return {"ridge": LDAHead(ridge=float(ridge)).ridge}
+    except (TypeError, ValueError):
+        text = f"expected a finite number above 0, got {ridge!r}"
+        raise refusal(detail(("lda", "ridge"), text)) from None
 
 
 Count = Annotated[int, BeforeValidator(_integer), Field(ge=1)]
@@ -206,7 +226,7 @@ class Resources(Section):
     cluster: Annotated[str, AfterValidator(_cluster)] = "auto"
     workers: Workers = None
     """None stands for ``auto``: one per core."""
-    memory: Annotated[Any, BeforeValidator(_size)] = "auto"
+    memory: Annotated[Any, BeforeValidator(_auto_or_size)] = "auto"
     """Per worker."""
     cache: str | None = None
     dashboard: bool = False
@@ -229,6 +249,8 @@ class JobConfig(Section):
     model: Factory | None = None
     """Model of the sources that name none."""
     sources: tuple[Source, ...] = ()
+    block: Annotated[Any, BeforeValidator(_size)] = f"{layout.BLOCK_NBYTES // 2**20}MiB"
+    """Logical bytes of a block of the splits that sources fill: the unit of work and of resume."""
     declare: dict[SplitName, Declared] = Field(default_factory=dict)
     head: Annotated[Any, BeforeValidator(_head)] = "auto"
     entries: tuple[DetectorConfig, ...] = Field(alias="detectors")
@@ -249,6 +271,11 @@ class JobConfig(Section):
     def detectors(self) -> dict[str, Detector]:
         """The detectors by id; the head of those that have one is still to be given."""
         return {entry.id: entry.detector for entry in self.entries}
+
+    @property
+    def block_nbytes(self) -> int:
+        """Bytes of a block."""
+        return parse_nbytes(self.block)
 
     def resolved(self) -> str:
         """Return YAML with every default written out, which loads to the same job."""

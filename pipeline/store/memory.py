@@ -90,8 +90,15 @@ class ArraySplit:
         arena = Arena()
         for start in range(block.start, block.stop, self.chunk_rows):
             stop = min(start + self.chunk_rows, block.stop)
-            contents = {name: self._rows(name, start, stop) for name in names}
-            yield Chunk(self.schema, start, stop - start, contents, is_ood=self.is_ood, arena=arena)
+            # Yielded without a name: the rows must not outlive the chunk while the next is read.
+            yield Chunk(
+                self.schema,
+                start,
+                stop - start,
+                {name: self._rows(name, start, stop) for name in names},
+                is_ood=self.is_ood,
+                arena=arena,
+            )
 
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
         """Return the checksums that these rows would have in a store."""

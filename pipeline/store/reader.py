@@ -97,11 +97,15 @@ class StoredSplit:
         columns = [self._column(name, block) for name in sorted(self.schema.touched(fields))]
         arena = Arena()
         for start, stop in self._steps(block):
-            contents = {
-                column.name: layout.decode(column.rows(start, stop), column.spec)
-                for column in columns
-            }
-            yield Chunk(self.schema, start, stop - start, contents, is_ood=self.is_ood, arena=arena)
+            # Yielded without a name: the rows must not outlive the chunk while the next is read.
+            yield Chunk(
+                self.schema,
+                start,
+                stop - start,
+                {c.name: layout.decode(c.rows(start, stop), c.spec) for c in columns},
+                is_ood=self.is_ood,
+                arena=arena,
+            )
         self._check_pinned(block)
 
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
@@ -154,6 +158,9 @@ class StoredSplit:
         return _Column(self, name, self._arrays[name], block)
 
 
+_NOTHING: tuple[int, np.ndarray[Any, Any]] = (-1, np.empty(0))
+
+
 class _Column:
     """One array within one block, read front to back; keeps the stored chunk it read last."""
 
@@ -164,7 +171,7 @@ class _Column:
         self._array = array
         self._block = block
         self._size = split.declared.chunk_rows[name]
-        self._held: tuple[int, np.ndarray[Any, Any]] = (-1, np.empty(0))
+        self._held = _NOTHING
 
     def rows(self, start: int, stop: int) -> np.ndarray[Any, Any]:
         """Return rows as stored; ranges must be asked for in order."""
@@ -173,6 +180,9 @@ class _Column:
             first, chunk = self._chunk(start // self._size)
             pieces.append(chunk[start - first : stop - first])
             start += len(pieces[-1])
+            if start == first + len(chunk):  # read to its end: let go of it before the next
+                self._held = _NOTHING
+            del chunk
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
     def _chunk(self, index: int) -> tuple[int, np.ndarray[Any, Any]]:

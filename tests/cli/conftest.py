@@ -52,22 +52,24 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Callable[..., Ended]:
+def shell(tmp_path: Path, environment: dict[str, str]) -> Callable[..., Ended]:
     """Run ``python -m pipeline`` in a process of its own, in ``tmp_path``."""
 
     def run(*arguments: Any) -> Ended:
         done = subprocess.run(
             [sys.executable, "-m", "pipeline", *map(str, arguments)],
-            capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment(tmp_path),
+            capture_output=True, text=True, errors="replace", timeout=120,
+            cwd=tmp_path, env=environment,
         )  # fmt: skip
         return Ended(done.returncode, done.stdout, done.stderr)
 
     return run
 
 
-def environment(folder: Path) -> dict[str, str]:
-    """The environment of a process that imports this checkout, and modules of ``folder``."""
-    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """The environment of a process that imports this checkout, and modules of ``tmp_path``."""
+    return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
 
 
 def fill(store: Store, name: str, rows: int, shift: float) -> None:
@@ -81,15 +83,20 @@ def fill(store: Store, name: str, rows: int, shift: float) -> None:
         writer.write(block.index, {n: a[block.start : block.stop] for n, a in contents.items()})
 
 
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One cache for all jobs: the memory of an idle worker is measured once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def job(tmp_path: Path) -> Path:
-    """A job over a store of four splits; everything it writes is below ``tmp_path``."""
+def job(tmp_path: Path, cache: Path) -> Path:
+    """A job over a store of four splits; its runs are below ``tmp_path``."""
     store = Store.create(tmp_path / "feats.zarr")
     for name, rows, shift in (
         ("id/train", 90, 0), ("id/test", 40, 0), ("ood/near/a", 30, 3), ("ood/far/b", 20, 30),
     ):  # fmt: skip
         fill(store, name, rows, shift)
     path = tmp_path / "job.yaml"
-    paths = {name: tmp_path / name for name in ("cache", "runs")}
-    path.write_text(JOB.format(store=store.path, **paths))
+    path.write_text(JOB.format(store=store.path, cache=cache, runs=tmp_path / "runs"))
     return path

@@ -7,7 +7,6 @@ import subprocess
 import sys
 
 import pytest
-from conftest import environment
 
 from pipeline.cli import checks
 
@@ -93,13 +92,13 @@ def test_a_directory_that_is_gone_or_read_only_fails(tmp_path):
     assert checks.check_disk(proc).state == "fail"
 
 
-def test_no_gpu_library_is_loaded(tmp_path):
+def test_no_gpu_library_is_loaded(tmp_path, environment):
     code = (
         "import sys; from pipeline.__main__ import main; main(['doctor']);"
         "assert not {'torch', 'cupy', 'zarr', 'matplotlib'} & set(sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environment(tmp_path),
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment,
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

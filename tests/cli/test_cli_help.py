@@ -81,7 +81,7 @@ def test_an_invalid_job_ends_with_2_and_names_the_place(shell, tmp_path):
     (tmp_path / "job.yaml").write_text("name: x\nstore: s\ndetectors: [msq]\n")
     code, out, err = shell("run", "job.yaml")
     assert (code, out) == (2, "")
-    assert "job.yaml:3:13 detectors[0].name: unknown detector 'msq': did you mean 'msp'?" in err
+    assert "job.yaml:3:13 detectors[0]: unknown detector 'msq': did you mean 'msp'?" in err
     assert "Traceback" not in err
 
 
