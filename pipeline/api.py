@@ -260,7 +260,7 @@ def evaluation_of(
     return evaluation.collect(outcomes, _score_views(fitted, baselines), sets)
 
 
-def projected(passes: Sequence[Pass], resources: Resources, cache: Path) -> list[Projection]:
+def projected(passes: Sequence[Pass], resources: Resources) -> list[Projection]:
     """Return the memory that each pass needs per worker.
 
     Threads share what this process holds already; processes start from what a fresh one needs.
@@ -268,7 +268,7 @@ def projected(passes: Sequence[Pass], resources: Resources, cache: Path) -> list
     if resources.kind == "threads":
         reserved = rss_nbytes() // resources.workers
     else:
-        reserved = reserved_nbytes(cache)
+        reserved = reserved_nbytes(cache_directory(None))
     return [project(pass_, reserved) for pass_ in passes]
 
 
@@ -287,6 +287,6 @@ def workplace(
     passes, _ = rehearse(prepared, stage=stage)
     largest = max((pass_.read_nbytes for pass_ in passes), default=0)
     resources = settle(cluster, workers, memory, largest)
-    check(passes, projected(passes, resources, directory), resources.allowed_nbytes)
+    check(passes, projected(passes, resources), resources.allowed_nbytes)
     with open_cluster(resources, directory / "constants") as running:
         yield running.execute

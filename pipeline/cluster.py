@@ -7,11 +7,13 @@ processes otherwise. The memory allowed per worker is settled here too.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -165,13 +167,15 @@ def _client(resources: Resources) -> Iterator[Any]:
 
     with dask.config.set(_SETTINGS):
         if resources.kind == "local":
-            with _leaving_interrupts():
+            with _leaving_interrupts(), warnings.catch_warnings():
+                # A dashboard port in use: another is taken, and printed.
+                warnings.filterwarnings("ignore", message="Port .* is already in use")
                 local = LocalCluster(
                     n_workers=resources.workers,
                     threads_per_worker=1,
                     processes=True,
                     memory_limit=resources.allowed_nbytes,
-                    dashboard_address=":8787" if resources.dashboard else ":0",
+                    dashboard_address="127.0.0.1:8787" if resources.dashboard else "127.0.0.1:0",
                     host="127.0.0.1",
                 )
             with local, Client(local) as client:
@@ -200,11 +204,18 @@ def _leaving_interrupts() -> Iterator[None]:
 def _greet(client: Any) -> None:
     """Make every worker import featfold now: one that cannot would leave tasks hanging."""
     client.wait_for_workers(1, timeout=60)
+    client.run(_leave_errors_to_the_client)
     versions = client.run(_versions)
     ours = _versions()
     for address, theirs in versions.items():
         if theirs != ours:
             raise FeatfoldError(f"worker {address} runs {theirs}, this process {ours}; align them")
+
+
+def _leave_errors_to_the_client() -> None:
+    """Keep workers from printing the traceback of an error that the client raises anyway."""
+    logging.getLogger("distributed.worker").setLevel(logging.CRITICAL)
+    logging.getLogger("distributed.worker.memory").setLevel(logging.WARNING)
 
 
 def _versions() -> dict[str, str]:

@@ -15,14 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 from pipeline.arrays import HOST, Place
 from pipeline.chunk import Block, Schema, Split, concatenated
 from pipeline.content import constants_in, read_constants_from, replaced
 from pipeline.errors import ConfigError, DataError
-from pipeline.fold import AnyStatistic, Output, Partial, fold, merge
+from pipeline.fold import AnyStatistic, Partial, RowTable, fold, merge
 from pipeline.plan import Pass, Work, describe
 from pipeline.procedure import TRAIN, On, Passes, Procedure, Rows, together
 from pipeline.synthetic import SyntheticSplit
@@ -187,21 +186,6 @@ def _fold_task(work: Work, block: Block, settings: Dask) -> Partial:
 def _merge_task(statistics: Sequence[AnyStatistic], siblings: Sequence[Partial]) -> Partial:
     with threadpool_limits(BLAS_THREADS):
         return merge(statistics, siblings)
-
-
-class RowTable:
-    """One output row per input row, kept block by block in memory or in files."""
-
-    def __init__(self, parts: Sequence[Output]) -> None:
-        self.parts = tuple(parts)
-
-    def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
-        for part in self.parts:
-            yield part if isinstance(part, np.ndarray) else np.load(part, allow_pickle=False)
-
-    def array(self) -> np.ndarray[Any, Any]:
-        """Return all rows as one array."""
-        return np.concatenate(list(self))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 from pipeline.chunk import Schema, Split, concatenated
 from pipeline.content import value
-from pipeline.engine import Job, RowTable
+from pipeline.engine import Job
+from pipeline.fold import RowTable
 from pipeline.metrics import (
     ConfusionMatrix,
     ConfusionTable,

@@ -7,7 +7,7 @@ counted from the start of the block, so the size of the chunks on disk changes n
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,35 @@ class Partial:
     read_nbytes: int
     outputs: tuple[tuple[Output, ...], ...] = ()
     """Per :class:`~pipeline.procedure.Rows` request its output of each block, in order."""
+
+
+class RowTable:
+    """One output row per input row, kept block by block in memory or in files."""
+
+    def __init__(self, parts: Sequence[Output]) -> None:
+        self.parts = tuple(parts)
+
+    def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
+        for part in self.parts:
+            yield part if isinstance(part, np.ndarray) else np.load(part, allow_pickle=False)
+
+    def array(self) -> np.ndarray[Any, Any]:
+        """Return all rows as one array."""
+        return np.concatenate(list(self))
+
+    def save(self, path: Path) -> None:
+        """Write all rows as one npy file, a block at a time."""
+        rows = sum(len(part) for part in self)
+        first = next(iter(self))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        joined = np.lib.format.open_memmap(
+            path, mode="w+", dtype=first.dtype, shape=(rows, *first.shape[1:])
+        )
+        start = 0
+        for part in self:
+            joined[start : start + len(part)] = part
+            start += len(part)
+        joined.flush()
 
 
 def grain_rows(statistic: AnyStatistic, schema: Schema) -> int:

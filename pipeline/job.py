@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from pipeline.plan import Pass, Projection, Work, check, explain
 from pipeline.procedure import TRAIN
 from pipeline.store import DeclaredSplit, Store
 
+SCORES, BLOCKS = "scores", "blocks"
 TRAIN_LABELS, TEST_LABELS = "labels of the fit split", "labels of the test split"
 
 
@@ -126,12 +128,16 @@ class Prepared:
         if not Path(self.config.store).exists():
             return None
         store = Store.open(self.config.store)
-        return store.split(name) if name in store.splits() or not self.declared else None
+        return store.split(name) if name in store.splits() else None
 
     def _missing(self, name: str) -> Split:
+        waiting = any(source.split == name for source in self.config.sources)
+        remedy = (
+            "it is not extracted yet: run the job" if waiting else "name its source under sources:"
+        )
         raise MissingInputError(
-            f"there is no store {self.config.store} with a split {name}; name its source under "
-            "sources:, or its shape under declare: to plan before it exists"
+            f"{self.config.store} holds no split {name}; {remedy}, or give its "
+            "shape under declare: to plan before it exists"
         )
 
 
@@ -221,7 +227,9 @@ def run(config: JobConfig, *, command: str = "", progress: Progress | None = Non
 
     trace = Trace()
     reset_peak()
-    with open_cluster(planned.resources, constants, directory / "scores", finished) as cluster:
+    with open_cluster(
+        planned.resources, constants, directory / SCORES / BLOCKS, finished
+    ) as cluster:
         told.say(f"runs on {cluster.resources.label} ({planned.resources.why})")
         if cluster.dashboard_url:
             told.say(f"dashboard: {cluster.dashboard_url}")
@@ -239,7 +247,7 @@ def run(config: JobConfig, *, command: str = "", progress: Progress | None = Non
         name=config.name,
         run=directory.name,
         command=command,
-        config_text=config.text,
+        config_text=config.resolved(),
         store=config.store,
         seconds=time.perf_counter() - began,
         roles=_roles(prepared, outcomes),
@@ -250,7 +258,9 @@ def run(config: JobConfig, *, command: str = "", progress: Progress | None = Non
         baselines=prepared.baselines,
         logits=prepared.head.label,
     )
-    results = facts.results(fitted, prepared.evaluation(fitted, outcomes))
+    found = prepared.evaluation(fitted, outcomes)
+    _file_scores(found, directory / SCORES)
+    results = facts.results(fitted, found)
     html = report.write_report(results, directory)
     _write_latest(directory)
     return Done(report.read(directory), directory, html)
@@ -271,10 +281,19 @@ def _roles(
     return found
 
 
+def _file_scores(found: Evaluation, directory: Path) -> None:
+    """Join the scores of each detector to ``SPLIT/DETECTOR.npy``; one block is in memory."""
+    for split, tables in found.tables.items():
+        for detector, table in tables.items():
+            path = directory / split / f"{detector.replace('/', '_')}.npy"
+            table.save(path)
+    shutil.rmtree(directory / BLOCKS, ignore_errors=True)
+
+
 def _run_directory(config: JobConfig) -> Path:
     """Make the directory of a new run, ``DIRECTORY/NAME/UTC-HASH``."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    name = f"{stamp}-{digest(config.text)[:8]}"
+    name = f"{stamp}-{digest(config.resolved())[:8]}"
     family = Path(config.report.directory) / config.name
     for twin in itertools.count(1):  # runs that start within one second get a number
         directory = family / (name if twin == 1 else f"{name}-{twin}")
@@ -300,8 +319,7 @@ def _plan(config: JobConfig, prepared: Prepared) -> Planned:
     wanted = config.resources
     largest = max((pass_.read_nbytes for pass_ in passes), default=0)
     resources = settle(wanted.cluster, wanted.workers, wanted.memory, largest, wanted.dashboard)
-    cache = cache_directory(wanted.cache, config.store)
-    return Planned(passes, api.projected(passes, resources, cache), resources)
+    return Planned(passes, api.projected(passes, resources), resources)
 
 
 def _extract(config: JobConfig, told: Progress) -> None:
@@ -316,6 +334,7 @@ def _extract(config: JobConfig, told: Progress) -> None:
     from pipeline.extract import build
     from pipeline.extract.model import extract_split  # torch is loaded only to extract
 
+    classes = config.classes or 0  # a job with sources names it: see the configuration
     models: dict[str, Any] = {}
     for source in waiting:
         wanted = source.model.model_dump_json()
@@ -325,7 +344,7 @@ def _extract(config: JobConfig, told: Progress) -> None:
         told.begin(f"extract {source.split}", len(rows), "rows")
         extract_split(
             store, source.split, models[wanted], rows,
-            classes=config.classes, block_nbytes=config.block_nbytes, progress=_steps(told),
+            classes=classes, block_nbytes=config.block_nbytes, progress=_steps(told),
         )  # fmt: skip
         told.end()
 

@@ -206,8 +206,9 @@ def _refusal(pass_: Pass, projection: Projection, allowed_nbytes: int) -> str:
             f"  worst statistic: {describe(projection.worst)} with {human(projection.worst_nbytes)}"
             f", asked for by {', '.join(projection.asked_by) or 'a metric'}"
         )
-    lines.append("  any of these fixes it:")
-    lines += [f"    {knob}" for knob in _knobs(pass_, projection, allowed_nbytes)[:KNOBS]]
+    knobs = _knobs(pass_, projection, allowed_nbytes)[:KNOBS]
+    lines.append("  any of these fixes it:" if len(knobs) > 1 else "  what fixes it:")
+    lines += [f"    {knob}" for knob in knobs]
     return "\n".join(lines)
 
 

@@ -170,7 +170,8 @@ class Scores:
 
     def nbytes(self, schema: Schema, rows: int) -> int:
         # Differences and products of the widest view, which no score makes more than two of.
-        return rows * 8 + 2 * max(view.nbytes(schema, rows) for view in self.scorer.views)
+        widest = max(int(view.nbytes(schema, rows)) for view in self.scorer.views)
+        return rows * 8 + 2 * widest
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:

