@@ -9,6 +9,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.heads import Head, StoredHead
+from pipeline.linalg import Host
 from pipeline.procedure import Passes
 from pipeline.statistics import MeanProbabilities, Means
 from pipeline.views import LogSoftmax, Predicted, View
@@ -45,9 +46,25 @@ class KLMatching:
         results = yield {"means": MeanProbabilities(of=log_p, by=Predicted(logits))}
         means: Means = results["means"]
         templates = means.mean[means.count > 0]
-        positive = templates > 0
-        logs = np.log(np.where(positive, templates, 1.0))
-        return KLMatchingScorer(log_p, Const(logs), Const(np.where(positive, 0.0, 1.0)))
+        excluded = np.where(templates > 0, 0.0, 1.0)
+        return KLMatchingScorer(log_p, Const(log_templates(templates)), Const(excluded))
+
+
+def log_templates(templates: Host) -> Host:
+    """Return log d (c, k), 0 where d is 0.
+
+    The largest entry of a template is one minus the others: near 1 its logarithm is taken from
+    those, or the divergences of confident rows would all round to 0.
+    """
+    logs = np.log(np.where(templates > 0, templates, 1.0))
+    rows, largest = np.arange(len(templates)), templates.argmax(axis=1)
+    others = templates.copy()
+    others[rows, largest] = 0.0
+    rest = others.sum(axis=1)
+    logs[rows, largest] = np.where(
+        rest < 0.5, np.log1p(-np.minimum(rest, 0.5)), logs[rows, largest]
+    )
+    return logs
 
 
 @value

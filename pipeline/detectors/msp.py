@@ -8,7 +8,7 @@ from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.heads import Head, StoredHead
 from pipeline.procedure import Passes
-from pipeline.views import Predicted, View
+from pipeline.views import View, sum_of_others
 
 __all__ = ["MSP"]
 
@@ -41,7 +41,7 @@ class MSPScorer:
 
     @property
     def views(self) -> tuple[View, ...]:
-        return (self.logits, Predicted(self.logits))
+        return (self.logits,)
 
     @property
     def fields(self) -> frozenset[str]:
@@ -52,10 +52,6 @@ class MSPScorer:
         return None
 
     def score(self, chunk: Chunk) -> Array:
-        f, predicted = self.logits(chunk), Predicted(self.logits)(chunk)
-        xp = arrays.namespace(f)
-        classes = xp.arange(f.shape[1], dtype=xp.int64, device=arrays.device_of(f))
-        odds = xp.exp(f - xp.max(f, axis=1, keepdims=True))
-        others = xp.where(classes[None, :] == predicted[:, None], xp.zeros_like(odds), odds)
-        rest = xp.sum(others, axis=1)
+        f = self.logits(chunk)
+        rest = sum_of_others(f - arrays.namespace(f).max(f, axis=1, keepdims=True))
         return rest / (1.0 + rest)

@@ -17,6 +17,7 @@ from pipeline.views.logits import Logits as Logits
 from pipeline.views.logits import LogSoftmax as LogSoftmax
 from pipeline.views.logits import LogSumExp as LogSumExp
 from pipeline.views.logits import Predicted as Predicted
+from pipeline.views.logits import sum_of_others as sum_of_others
 from pipeline.views.rows import Both as Both
 from pipeline.views.rows import Correct as Correct
 from pipeline.views.rows import Every as Every

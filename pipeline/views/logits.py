@@ -53,7 +53,7 @@ class LogSoftmax:
         return self.of.shape(schema)
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return floats_nbytes(self.shape(schema), rows)
+        return 4 * floats_nbytes(self.shape(schema), rows)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -61,7 +61,19 @@ class LogSoftmax:
         xp = arrays.namespace(f)
         # About the largest logit: its own size would cost the probabilities near 1 their digits.
         below = f - xp.max(f, axis=1, keepdims=True)
-        return below - xp.log(xp.sum(xp.exp(below), axis=1, keepdims=True))
+        return below - xp.log1p(sum_of_others(below))[:, None]
+
+
+def sum_of_others(below: Array) -> Array:
+    """Return sum exp (n,) of logits about their largest (n, k), without the 1 of the largest.
+
+    Where one class takes nearly all probability this is what the others have, to every digit.
+    """
+    xp = arrays.namespace(below)
+    classes = xp.arange(below.shape[1], device=arrays.device_of(below))
+    largest = classes[None, :] == xp.argmax(below, axis=1)[:, None]
+    exps = xp.exp(below)
+    return xp.sum(xp.where(largest, xp.zeros_like(exps), exps), axis=1)
 
 
 @value
