@@ -131,13 +131,14 @@ class Prepared:
         return store.split(name) if name in store.splits() else None
 
     def _missing(self, name: str) -> Split:
+        path = Path(self.config.store)
+        there = f"it has {', '.join(Store.open(path).splits())}" if path.exists() else ""
+        found = f"{path}: no split {name!r}" if there else f"there is no store {path}"
         waiting = any(source.split == name for source in self.config.sources)
-        remedy = (
-            "it is not extracted yet: run the job" if waiting else "name its source under sources:"
-        )
+        remedy = "run the job to extract it" if waiting else "name its source under sources:"
         raise MissingInputError(
-            f"{self.config.store} holds no split {name}; {remedy}, or give its "
-            "shape under declare: to plan before it exists"
+            f"{found}; {there or 'nothing is stored yet'}; {remedy}, or give its shape under "
+            "declare: to plan before it exists"
         )
 
 
