@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from copy import copy
 from typing import Any
@@ -57,7 +58,7 @@ class ArraySplit:
         self.schema = Schema(rows=rows, classes=known, arrays=specs, split=name)
         widest = max(spec.nbytes for spec in specs.values())
         total = sum(spec.nbytes for spec in specs.values())
-        step = chunk_rows or max(1, CHUNK_NBYTES // widest)
+        step = chunk_rows or self._step_rows(widest)
         size = block_rows or step * max(1, BLOCK_NBYTES // (step * total))
         if step < 1 or size < 1:
             raise ConfigError(f"chunk_rows and block_rows must be positive, got {step} and {size}")
@@ -66,6 +67,15 @@ class ArraySplit:
             Block(index, start, min(start + size, rows))
             for index, start in enumerate(range(0, rows, size))
         )
+
+    def _step_rows(self, widest: int) -> int:
+        """Return rows of a read: whole stored objects of the widest array, near CHUNK_NBYTES."""
+        step = max(1, CHUNK_NBYTES // widest)
+        array = max(self._arrays.values(), key=lambda a: math.prod(a.shape[1:]))
+        natural = _object_rows(array)
+        if natural <= step:
+            return step // natural * natural
+        return natural if natural * widest <= layout.CHUNK_NBYTES else step
 
     def __repr__(self) -> str:
         return f"ArraySplit({', '.join(self._arrays)}, name={self.name!r}, rows={self.schema.rows})"
@@ -173,3 +183,10 @@ def _spec(key: str, array: Array, split: str) -> ArraySpec:
         raise DataError(f"split {split}: {key} has rows of shape {shape}, which hold nothing")
     letters = _LAYOUTS.get(key, {1: "D", 2: "TD"}.get(len(shape), ""))
     return ArraySpec(shape, dtype, letters if len(letters) == len(shape) else "")
+
+
+def _object_rows(array: Array) -> int:
+    """Return the rows of what is read at once: a shard or chunk of zarr, a chunk of dask, or 1."""
+    stored = getattr(array, "shards", None) or getattr(array, "chunks", None) or (1,)
+    first = stored[0]
+    return int(first if isinstance(first, int) else max(first))

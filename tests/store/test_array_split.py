@@ -1,6 +1,8 @@
 """Splits over arrays in memory, or sliced lazily, of any library."""
 
 import pickle
+from collections import Counter
+from typing import ClassVar
 
 import dask.array
 import numpy as np
@@ -162,3 +164,33 @@ def test_default_sizes_bound_chunks_and_blocks():
     assert ArraySplit(wide, chunk_rows=200_000).chunk_rows <= 100_000
     with pytest.raises(ConfigError, match="positive"):
         ArraySplit(X, block_rows=-1)
+
+
+def test_a06_each_shard_of_a_zarr_array_is_opened_once(tmp_path):
+    """dask/dask#12586: reading by inner chunk opened every shard sixteen times."""
+    import zarr
+    from zarr.storage import LocalStore, WrapperStore
+
+    class Counting(WrapperStore):
+        gets: ClassVar[Counter] = Counter()
+
+        async def get(self, key, *args, **kwargs):
+            if "/c/" in f"/{key}" and kwargs.get("byte_range") is None and not any(args[1:]):
+                self.gets[key] += 1
+            return await super().get(key, *args, **kwargs)
+
+    rows = np.arange(16384 * 64, dtype=np.float32).reshape(16384, 64)
+    path = tmp_path / "sharded.zarr"
+    zarr.create_array(path, data=rows, chunks=(64, 64), shards=(1024, 64))
+    array = zarr.open_array(Counting(LocalStore(path)), mode="r")
+    split = ArraySplit(array, np.zeros(16384, int), classes=1)
+    assert split.chunk_rows % 1024 == 0
+    Counting.gets.clear()
+    read = [
+        chunk["features"]
+        for block in split.blocks
+        for chunk in split.read(block, frozenset({"features"}))
+    ]
+    assert np.array_equal(np.concatenate(read), rows)
+    assert len(Counting.gets) == 16
+    assert set(Counting.gets.values()) == {1}
