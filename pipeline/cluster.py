@@ -277,7 +277,7 @@ if __name__ == "__main__":
 def reserved_nbytes(cache: Path) -> int:
     """Return the memory of a worker process before any work, measured once per environment."""
     names = ("featfold", "numpy", "zarr", "dask", "distributed")
-    key = {name: _version(name) for name in names} | {"python": sys.version}
+    key = {name: _version(name) for name in names} | {"python": sys.version, "by": _MEASURE}
     record = cache / "reserved.json"
     try:
         known = json.loads(record.read_text())

@@ -186,13 +186,14 @@ def _closure(views: Any) -> Any:
 
 
 def check(passes: Sequence[Pass], projections: Sequence[Projection], allowed_nbytes: int) -> None:
-    """Raise :class:`BudgetError` for the first pass that a worker could not hold.
+    """Raise :class:`BudgetError` for the heaviest pass if a worker could not hold it.
 
     The message names the worst statistic, who asked for it, and up to three knobs that fix it.
     """
-    for pass_, projection in zip(passes, projections, strict=True):
-        if projection.nbytes > allowed_nbytes:
-            raise BudgetError(_refusal(pass_, projection, allowed_nbytes))
+    pairs = zip(passes, projections, strict=True)
+    heaviest = max(pairs, key=lambda pair: pair[1].nbytes, default=None)
+    if heaviest is not None and heaviest[1].nbytes > allowed_nbytes:
+        raise BudgetError(_refusal(*heaviest, allowed_nbytes))
 
 
 def _refusal(pass_: Pass, projection: Projection, allowed_nbytes: int) -> str:
@@ -215,10 +216,8 @@ def _refusal(pass_: Pass, projection: Projection, allowed_nbytes: int) -> str:
 def _knobs(pass_: Pass, projection: Projection, allowed_nbytes: int) -> list[str]:
     """Return remedies that are enough by the same projection, the cheapest first."""
     knobs = []
-    without = projection.nbytes - projection.worst_nbytes
-    everybody = {name for names in pass_.asked_by.values() for name in names}
-    if without <= allowed_nbytes and set(projection.asked_by) < everybody:
-        knobs.append(f"leave out {', '.join(projection.asked_by)}")
+    if leave := _leaving_out(pass_, projection, allowed_nbytes):
+        knobs.append(f"leave out {', '.join(leave)}")
     chunk = next((part.nbytes for part in projection.parts if part.name == "chunk"), 0)
     excess = projection.nbytes - allowed_nbytes
     if excess < chunk:
@@ -226,6 +225,19 @@ def _knobs(pass_: Pass, projection: Projection, allowed_nbytes: int) -> list[str
         knobs.append(f"store the features in chunks of {rows} rows")
     step = 50 * 2**20
     return [*knobs, f"--memory {math.ceil(projection.nbytes / step) * step // 2**20}MiB"]
+
+
+def _leaving_out(pass_: Pass, projection: Projection, allowed_nbytes: int) -> list[str]:
+    """Return whom the pass would fit without, worst first; nobody if that leaves nobody."""
+    everybody = {name for names in pass_.asked_by.values() for name in names}
+    reserved = projection.parts[0].nbytes
+    left: dict[str, None] = {}
+    while projection.nbytes > allowed_nbytes and projection.worst is not None:
+        left |= dict.fromkeys(projection.asked_by)
+        pass_ = replace(pass_, works=tuple(_without(pass_.works, projection.worst)))
+        projection = project(pass_, reserved)
+    enough = projection.nbytes <= allowed_nbytes and left.keys() < everybody
+    return list(left) if enough else []
 
 
 def explain(passes: Sequence[Pass], projections: Sequence[Projection], allowed_nbytes: int) -> str:
