@@ -163,10 +163,10 @@ def score(
     split = as_split(data, name="id/test", classes=_classes(fitted))
     for member in fitted.values():
         member.accept(split.schema)
-    views = {name: Scores(member.scorer) for name, member in fitted.items()}
-    prepared = {"scores": Job(Tabled(views), {TRAIN: (split,)})}
+    roles = {TRAIN: (split,)}
+    prepared = {name: Job(Tabled(Scores(f.scorer)), roles) for name, f in fitted.items()}
     with workplace(prepared, cluster, workers, memory, cache, stage="score") as execute:
-        tables = run_jobs(prepared, execute, stage="score")["scores"]
+        tables = run_jobs(prepared, execute, stage="score")
     return {name: tables[name].array() for name in fitted}
 
 

@@ -57,12 +57,13 @@ class LabelCounts:
 
 @value
 class Tabled:
-    """The scores of several detectors, row by row."""
+    """The scores of a detector, row by row."""
 
-    of: Mapping[str, View]
+    of: View
 
-    def passes(self, schema: Schema) -> Passes[Mapping[str, RowTable]]:
-        return (yield {name: Rows(view) for name, view in self.of.items()})
+    def passes(self, schema: Schema) -> Passes[RowTable]:
+        results = yield {"rows": Rows(self.of)}
+        return results["rows"]  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,11 @@ def jobs(
         for split in sets.all[1:]
     }
     if tables:
-        made |= {_table(split): Job(Tabled(views), {TRAIN: (split,)}) for split in sets.all}
+        made |= {
+            _table(detector, split): Job(Tabled(view), {TRAIN: (split,)}, detector)
+            for detector, view in views.items()
+            for split in sets.all
+        }
     if logits is not None and "labels" in sets.id_test.schema.arrays:
         made["classification"] = Job(
             ConfusionMatrix(of=Predicted(logits)), {TRAIN: (sets.id_test,)}
@@ -141,7 +146,11 @@ def collect(outcomes: Mapping[str, Any], views: Mapping[str, View], sets: Sets) 
         )
     if "classification" in outcomes:
         found.classification = _classification(outcomes["classification"], sets.id_test.name)
-    found.tables = {s.name: outcomes[_table(s)] for s in sets.all if _table(s) in outcomes}
+    found.tables = {
+        split.name: {name: outcomes[_table(name, split)] for name in views}
+        for split in sets.all
+        if _table(next(iter(views)), split) in outcomes
+    }
     return found
 
 
@@ -149,8 +158,8 @@ def _pair(detector: str, split: Split) -> str:
     return f"{detector} on {split.name}"
 
 
-def _table(split: Split) -> str:
-    return f"scores of {split.name}"
+def _table(detector: str, split: Split) -> str:
+    return f"{detector}: scores of {split.name}"
 
 
 def _score(detector: str, ood: str, group: str, ranks: Ranks) -> dict[str, Any]:

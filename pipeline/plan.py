@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from pipeline.errors import BudgetError
 from pipeline.fold import AnyStatistic, fields_read, grain_rows
 from pipeline.procedure import Rows
 from pipeline.statistics import fields_of
+from pipeline.views import View
 
 CODEC_FACTOR = 2.5
 """Memory of reading a chunk, in chunks: its bytes, their decoding, and the decoded rows."""
@@ -48,8 +49,8 @@ class Pass:
     """``fit`` or ``score``: what people call this part of the job."""
     number: int
     works: tuple[Work, ...]
-    asked_by: Mapping[AnyStatistic, tuple[str, ...]]
-    """Names of the procedures that asked for each statistic."""
+    asked_by: Mapping[AnyStatistic | Rows, tuple[str, ...]]
+    """Names of the procedures that asked for each statistic or output."""
 
     @property
     def name(self) -> str:
@@ -93,31 +94,19 @@ class Projection:
 def project(pass_: Pass, reserved_nbytes: int) -> Projection:
     """Project the memory of a worker: the largest of the works of a pass, folding or merging.
 
-    The worst statistic is the one that the pass would be lightest without.
+    The worst statistic is the one whose states, temporaries and views are largest by themselves.
     """
     parts = _heaviest(pass_.works, reserved_nbytes)
-    nbytes = _total(parts)
-    statistics = dict.fromkeys(s for work in pass_.works for s in work.statistics)
-    saved = {
-        statistic: nbytes - _total(_heaviest(_without(pass_.works, statistic), reserved_nbytes))
-        for statistic in statistics
-    }
-    worst = max(saved, key=saved.__getitem__, default=None)
+    own = {s: _own_nbytes(s, work.split) for work in pass_.works for s in work.statistics}
+    worst = max(own, key=own.__getitem__, default=None)
     if worst is None:
         return Projection(parts, None, 0, ())
-    return Projection(parts, worst, saved[worst], pass_.asked_by.get(worst, ()))
+    return Projection(parts, worst, own[worst], pass_.asked_by.get(worst, ()))
 
 
 def _heaviest(works: Sequence[Work], reserved_nbytes: int) -> tuple[Part, ...]:
     each = [_project_work(work, reserved_nbytes) for work in works]
     return max(each, key=_total, default=(Part("reserved", reserved_nbytes),))
-
-
-def _without(works: Sequence[Work], statistic: AnyStatistic) -> list[Work]:
-    return [
-        replace(work, statistics=tuple(s for s in work.statistics if s != statistic))
-        for work in works
-    ]
 
 
 def _total(parts: Sequence[Part]) -> int:
@@ -130,8 +119,7 @@ def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
     fold_work = max((_work_nbytes(s, work.split) for s in work.statistics), default=0)
     merging = 2 * states + max((s.work_nbytes(schema, 0) for s in work.statistics), default=0)
     asked = [*(s.views for s in work.statistics), *(r.views for r in work.rows)]
-    views = set(_closure(view for several in asked for view in several))
-    view_nbytes = sum(view.nbytes(schema, chunk_rows) for view in views)
+    view_nbytes = _views_nbytes(asked, work.split)
     held = sum(_held_nbytes(s, work.split) for s in work.statistics)
     chunk = int(CODEC_FACTOR * chunk_rows * schema.row_nbytes(work.fields))
     reading = chunk + view_nbytes + held + fold_work
@@ -155,6 +143,21 @@ def _constants_nbytes(work: Work) -> int:
     distinct = set(constants_in((work.statistics, work.rows)))
     sizes = [math.prod(constant.shape) * constant.dtype.itemsize for constant in distinct]
     return sum(sizes) + max(sizes, default=0)
+
+
+def _own_nbytes(statistic: AnyStatistic, split: Split) -> int:
+    """Bytes that a statistic needs by itself, apart from reading."""
+    states = 3 * statistic.state_nbytes(split.schema)
+    return (
+        states + _work_nbytes(statistic, split) + _held_nbytes(statistic, split)
+        + _views_nbytes([statistic.views], split)
+    )  # fmt: skip
+
+
+def _views_nbytes(asked: Iterable[Iterable[View]], split: Split) -> int:
+    """Bytes that distinct views, and those they are made of, hold for a chunk."""
+    views = set(_closure(view for several in asked for view in several))
+    return sum(view.nbytes(split.schema, split.chunk_rows) for view in views)
 
 
 def _grain(statistic: AnyStatistic, split: Split) -> int:
@@ -232,12 +235,29 @@ def _leaving_out(pass_: Pass, projection: Projection, allowed_nbytes: int) -> li
     everybody = {name for names in pass_.asked_by.values() for name in names}
     reserved = projection.parts[0].nbytes
     left: dict[str, None] = {}
-    while projection.nbytes > allowed_nbytes and projection.worst is not None:
+    while projection.nbytes > allowed_nbytes and projection.asked_by:
         left |= dict.fromkeys(projection.asked_by)
-        pass_ = replace(pass_, works=tuple(_without(pass_.works, projection.worst)))
+        pass_ = _without(pass_, left)
         projection = project(pass_, reserved)
     enough = projection.nbytes <= allowed_nbytes and left.keys() < everybody
     return list(left) if enough else []
+
+
+def _without(pass_: Pass, names: Collection[str]) -> Pass:
+    """Return the pass without what nobody else than ``names`` asked for."""
+
+    def wanted(asked: AnyStatistic | Rows) -> bool:
+        return any(name not in names for name in pass_.asked_by.get(asked, ("",)))
+
+    works = [
+        replace(
+            work,
+            statistics=tuple(filter(wanted, work.statistics)),
+            rows=tuple(filter(wanted, work.rows)),
+        )
+        for work in pass_.works
+    ]
+    return replace(pass_, works=tuple(works))
 
 
 def explain(passes: Sequence[Pass], projections: Sequence[Projection], allowed_nbytes: int) -> str:
