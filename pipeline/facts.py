@@ -103,6 +103,7 @@ class Facts:
         states = {
             statistic: statistic.state_nbytes(work.split.schema)
             for pass_ in self.trace.passes
+            if pass_.stage == "fit"
             for work in pass_.works
             for statistic in work.statistics
             if member.id in pass_.asked_by.get(statistic, ())
