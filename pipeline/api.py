@@ -30,6 +30,8 @@ from pipeline.procedure import TRAIN, Detector, Scored, Scorer, Scores
 from pipeline.store import artifacts
 from pipeline.views import Stored, View
 
+SOURCE = ("model", "weights_sha256", "tap", "transform")
+"""Attributes of a split that say where its features come from."""
 HEAD = "head"
 """Name of the job that fits the head by itself, for the classification in a report."""
 
@@ -45,13 +47,18 @@ class FittedDetector:
     """What it was fitted on."""
     passes: int
     """Passes over the data that its fit took."""
+    rows: tuple[int, int]
+    """Rows that counted, and rows that were read: the others were void or not finite."""
+    source: Mapping[str, str]
+    """Model, weights, tap and transform of the features, where the store knows them."""
 
     def __call__(self, data: Any) -> np.ndarray[Any, Any]:
         """Return float64 scores (n,), or (n, t) of token detectors; higher is more OOD."""
         return score({self.id: self}, data)[self.id]
 
-    def accept(self, schema: Schema) -> None:
-        """Raise :class:`DataError` for rows that are not laid out as those of the fit."""
+    def accept(self, split: Split) -> None:
+        """Raise :class:`DataError` for rows of another layout or model than those of the fit."""
+        schema = split.schema
         for name in sorted(schema.touched(self.scorer.fields)):
             ours, theirs = self.schema.spec(name), schema.spec(name)
             if (ours.shape, ours.layout) != (theirs.shape, theirs.layout):
@@ -59,6 +66,13 @@ class FittedDetector:
                     f"{self.id} was fitted on {name} with rows {ours.shape} {ours.layout}; "
                     f"{schema.split} has {theirs.shape} {theirs.layout}: score features of the "
                     "same model and layout, or fit again"
+                )
+        theirs_known = _source(split)
+        for key in self.source.keys() & theirs_known.keys():
+            if self.source[key] != theirs_known[key]:
+                raise DataError(
+                    f"{self.id} was fitted on features of {key} {self.source[key]!r}; those of "
+                    f"{schema.split} are of {theirs_known[key]!r}: extract them alike, or fit again"
                 )
 
     @property
@@ -98,7 +112,7 @@ class Fitted(Mapping[str, FittedDetector]):
         tree = {
             "logits": self.logits,
             "members": {
-                name: (fit.detector, fit.scorer, fit.schema, fit.passes)
+                name: (fit.detector, fit.scorer, fit.schema, fit.passes, fit.rows, fit.source)
                 for name, fit in self.items()
             },
         }
@@ -162,7 +176,7 @@ def score(
     """
     split = as_split(data, name="id/test", classes=_classes(fitted))
     for member in fitted.values():
-        member.accept(split.schema)
+        member.accept(split)
     roles = {TRAIN: (split,)}
     prepared = {name: Job(Tabled(Scores(f.scorer)), roles) for name, f in fitted.items()}
     with workplace(prepared, cluster, workers, memory, cache, stage="score") as execute:
@@ -200,6 +214,11 @@ def evaluate(
     return evaluation_of(fitted, sets, baselines, outcomes)
 
 
+def _source(split: Split) -> dict[str, str]:
+    attributes = getattr(split, "attributes", {})
+    return {key: str(attributes[key]) for key in SOURCE if key in attributes}
+
+
 def _classes(fitted: Mapping[str, FittedDetector]) -> int:
     return next(iter(fitted.values())).schema.classes
 
@@ -231,7 +250,13 @@ def members_of(
     """Return the fitted detectors from the outcomes of their jobs."""
     members = {
         name: FittedDetector(
-            name, made, outcomes[name], prepared[name].schema, trace.passes_of(name)
+            name,
+            made,
+            outcomes[name],
+            prepared[name].schema,
+            trace.passes_of(name),
+            trace.rows_of(name),
+            _source(prepared[name].splits[TRAIN][0]),
         )
         for name, made in chosen.items()
     }
@@ -242,7 +267,7 @@ def evaluation_jobs(fitted: Fitted, sets: Sets, baselines: Sequence[str]) -> dic
     """Return the jobs of an evaluation; raises where a split does not suit a detector."""
     for split in sets.all:
         for member in fitted.values():
-            member.accept(split.schema)
+            member.accept(split)
         for name in baselines:
             split.schema.spec(name)
     return evaluation.jobs(_score_views(fitted, baselines), sets, fitted.logits, tables=True)

@@ -12,11 +12,12 @@ import hashlib
 import importlib
 import json
 import os
-import sys
 import types
 import typing
+import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
@@ -146,7 +147,7 @@ class Const:
         if path.exists():
             return
         directory.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
         with partial.open("wb") as file:
             np.save(file, self.array, allow_pickle=False)
             file.flush()
@@ -164,7 +165,7 @@ def read_constants_from(directory: str | Path, wanted: Iterable[Const] = ()) -> 
     if Path(directory) not in _DIRECTORIES:
         _DIRECTORIES.append(Path(directory))
     kept = {constant.digest for constant in wanted}
-    for key in [key for key in _LOADED if key not in kept]:
+    for key in set(_LOADED) - kept:
         _LOADED.pop(key, None)
 
 
@@ -273,10 +274,11 @@ def _name(cls: type) -> str:
 def _class(name: str) -> type:
     """Return the value class of a saved name; only modules of this package are imported for it."""
     if name not in _CLASSES and name.startswith("pipeline."):
-        importlib.import_module(name.partition(":")[0])
+        with suppress(ModuleNotFoundError):  # saved by another version
+            importlib.import_module(name.partition(":")[0])
     if name not in _CLASSES:
         raise ConfigError(
-            f"{name} is not a registered class: import the plug-in that defines it first "
-            f"(loaded modules: {len(sys.modules)})"
+            f"{name} is not a registered class: import the plug-in that defines it first, or use "
+            "the version of featfold that saved it"
         )
     return _CLASSES[name]

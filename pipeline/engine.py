@@ -155,7 +155,10 @@ class Dask:
         flying: set[Any] = set()
         for block in work.split.blocks:
             if len(flying) >= window:
-                flying = set(wait(list(flying), return_when="FIRST_COMPLETED").not_done)
+                done, flying = wait(list(flying), return_when="FIRST_COMPLETED")
+                for future in done:
+                    if future.status == "error":  # raised now: no further block is read
+                        future.result()
             future = self.client.submit(
                 _fold_task, replace(work, split=work.split.only(block)), block, self,
                 key=(pass_.name, work.split.name, f"block{block.index:04d}", token),
@@ -212,6 +215,12 @@ class Trace:
     read_nbytes: int = 0
     rows_used: dict[tuple[str, AnyStatistic], tuple[int, int]] = field(default_factory=dict)
     """(split, statistic) -> rows used, rows read."""
+
+    def rows_of(self, name: str) -> tuple[int, int]:
+        """Return the most rows that counted for a procedure, and the rows that were read."""
+        asked = {s for pass_ in self.passes for s, names in pass_.asked_by.items() if name in names}
+        counts = [count for (_, s), count in self.rows_used.items() if s in asked]
+        return max(counts, default=(0, 0))
 
     def passes_of(self, name: str) -> int:
         """Return how many passes a procedure asked for something."""

@@ -12,6 +12,7 @@ from typing import Any
 from pipeline.chunk import Schema, Split, concatenated
 from pipeline.content import value
 from pipeline.engine import Job
+from pipeline.errors import ConfigError
 from pipeline.fold import RowTable
 from pipeline.metrics import (
     ConfusionMatrix,
@@ -103,7 +104,10 @@ def jobs(
     """Return the jobs of an evaluation of score views by detector id.
 
     ``logits`` adds the classification of the in-distribution rows; ``tables`` keeps every score.
+    Raises :class:`ConfigError` for sets of one name, and for near or far sets that are not
+    out-of-distribution.
     """
+    _check(sets)
     room = ranks_of(concatenated(sets.all), next(iter(views.values()))).max_rows
     made = {
         _pair(detector, split): Job(Ranked(view, room), {TRAIN: (sets.id_test, split)}, detector)
@@ -152,6 +156,22 @@ def collect(outcomes: Mapping[str, Any], views: Mapping[str, View], sets: Sets) 
         if _table(next(iter(views)), split) in outcomes
     }
     return found
+
+
+def _check(sets: Sets) -> None:
+    names = [split.name for split in sets.all]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(
+            f"two sets of the evaluation are called {', '.join(twice)}; give every set its own name"
+        )
+    for group in ("near", "far"):
+        for split in sets.ood.get(group, ()):
+            if not split.is_ood:
+                raise ConfigError(
+                    f"{group}: {split.name} is in-distribution by its name; name it "
+                    f"ood/{group}/NAME, or pass its arrays"
+                )
 
 
 def _pair(detector: str, split: Split) -> str:

@@ -115,7 +115,7 @@ class Facts:
             "passes": member.passes,
             "needs": sorted(member.scorer.fields),
             "state_nbytes": sum(states.values()),
-            "notes": list(member.notes),
+            "notes": [*member.notes, *_left_out(*member.rows)],
             "baseline": False,
         }
 
@@ -143,6 +143,10 @@ class Facts:
             "store": self.store,
             "checksums": {name: _checksum(split) for name, (split, *_) in self.roles.items()},
         }
+
+
+def _left_out(used: int, read: int) -> list[str]:
+    return [f"{read - used} of {read} rows left out: void or not finite"] if used < read else []
 
 
 def _baseline(name: str) -> dict[str, Any]:

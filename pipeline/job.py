@@ -235,13 +235,14 @@ def run(config: JobConfig, *, command: str = "", progress: Progress | None = Non
         if cluster.dashboard_url:
             told.say(f"dashboard: {cluster.dashboard_url}")
         execute = _told(cluster.execute, told)
-        outcomes = run_jobs(
-            prepared.fits, execute, skip_nonfinite=config.nonfinite == "skip", trace=trace
-        )
+        skips = config.nonfinite == "skip"
+        outcomes = run_jobs(prepared.fits, execute, skip_nonfinite=skips, trace=trace)
         fitted = api.members_of(config.detectors, prepared.fits, outcomes, trace)
         fitted.save(directory / "detectors")
         jobs = prepared.evaluations(fitted)
-        outcomes |= run_jobs(jobs, execute, stage="score", trace=trace)
+        outcomes |= run_jobs(
+            jobs, execute, stage="score", skip_nonfinite=skips, trace=trace
+        )
         measured = cluster.peak_nbytes()
         resources = cluster.resources
     facts = Facts(

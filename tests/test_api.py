@@ -162,6 +162,29 @@ def test_features_of_another_shape_are_refused_at_scoring(fitted):
         fitted["she"](np.zeros((3, T, D + 1), "f4"))
 
 
+def test_features_of_another_model_are_refused(tmp_path):
+    store = ff.Store.create(tmp_path / "f.zarr")
+    arrays = {"features": ArraySpec((T, D), "float32", "TD"), "labels": ArraySpec((), "int64")}
+    for name, model in (("id/train", "a"), ("id/test", "a"), ("ood/far/x", "b")):
+        x, y = draw(60, 0)
+        writer = store.create_split(name, arrays, classes=K, rows=60, attributes={"model": model})
+        writer.write(0, {"features": x, "labels": y})
+    fit = ff.fit("mahalanobis", store.split("id/train"))
+    fit.save(tmp_path / "fit")
+    for known in (fit, Fitted.load(tmp_path / "fit")):
+        known["mahalanobis"](store.split("id/test"))
+        with pytest.raises(DataError, match="features of model 'a'; those of ood/far/x are of 'b'"):
+            known["mahalanobis"](store.split("ood/far/x"))
+
+
+def test_rows_that_do_not_count_are_told():
+    x, y = draw(100, 0)
+    y[:7] = -1
+    x[50, 0, 0] = np.nan
+    fit = ff.fit("mahalanobis", (x, y), classes=K, nonfinite="skip")
+    assert fit["mahalanobis"].rows == (92, 100)
+
+
 def test_importing_loads_nothing_heavy():
     code = (
         "import sys, pipeline; "

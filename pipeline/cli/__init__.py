@@ -20,6 +20,7 @@ Exit codes:
   2    wrong usage or an invalid job
   3    refused by the plan: it would not fit into memory
   4    input missing, corrupt or incomplete
+  75   locked by another process; try again later
   130  interrupted (143 when terminated); committed blocks are kept
 """
 

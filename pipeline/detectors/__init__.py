@@ -44,12 +44,11 @@ def name_of(detector: Any) -> str:
 
 
 def options_of(detector: Any) -> dict[str, Any]:
-    """Return the options of a detector that differ from their default."""
-    default = type(detector)()
+    """Return the options of a detector that have no default, or differ from it."""
     return {
         field.name: getattr(detector, field.name)
         for field in dataclasses.fields(detector)
-        if getattr(detector, field.name) != getattr(default, field.name) and field.name != "head"
+        if getattr(detector, field.name) != field.default and field.name != "head"
     }
 
 

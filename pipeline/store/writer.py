@@ -6,6 +6,7 @@ record of the block is written. A writer killed at any instant leaves a block th
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -28,6 +29,8 @@ from pipeline.store import disk, layout, manifest
 from pipeline.store.declaration import Declaration
 
 REPLACES = "replaces"
+REPLACED = r"\.[^/\\]+\.replaced-[0-9a-f]{8}"
+"""Names of stores that were moved aside."""
 
 
 class SplitWriter:
@@ -233,7 +236,8 @@ def forget_replaced(root: Path) -> None:
     with disk.locked(root, ""):
         attributes = disk.read_group(root)
         for name in attributes[layout.DECLARATION].pop(REPLACES, ()):
-            shutil.rmtree(root.with_name(name), ignore_errors=True)
+            if re.fullmatch(REPLACED, name):  # a store that came from elsewhere may name anything
+                shutil.rmtree(root.with_name(name), ignore_errors=True)
         disk.write_group(root, attributes)
 
 

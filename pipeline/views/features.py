@@ -55,9 +55,9 @@ class Tokens:
         return shape
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        wide = schema.spec(self.field).memory_dtype.itemsize >= 4
-        plain = wide and "mask" not in schema.arrays
-        return 0 if plain else floats_nbytes(self.shape(schema), rows, 4)
+        stored = schema.spec(self.field).memory_dtype.itemsize
+        copies = int(stored < 4) + int("mask" in schema.arrays)
+        return copies * floats_nbytes(self.shape(schema), rows, max(4, stored))
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -128,7 +128,11 @@ class Pooled:
         return shape[-1:]
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return floats_nbytes(self.shape(schema), rows)
+        (field,) = self.fields
+        spec = schema.spec(field)
+        masked = len(spec.shape) == 2 and "mask" in schema.arrays
+        copies = 2 * floats_nbytes(spec.shape, rows, spec.memory_dtype.itemsize) if masked else 0
+        return copies + floats_nbytes(self.shape(schema), rows)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
