@@ -14,7 +14,7 @@ from pipeline import evaluation
 from pipeline.chunk import Schema, Split
 from pipeline.cluster import Resources, open_cluster, reserved_nbytes, rss_nbytes, settle
 from pipeline.engine import Execute, Job, Trace, rehearse, run_jobs
-from pipeline.errors import ConfigError, DataError, UnknownNameError
+from pipeline.errors import ConfigError, CorruptError, DataError, UnknownNameError
 from pipeline.evaluation import Evaluation, Sets, Tabled
 from pipeline.heads import Head, StoredHead
 from pipeline.inputs import (
@@ -60,6 +60,8 @@ class FittedDetector:
         """Raise :class:`DataError` for rows of another layout or model than those of the fit."""
         schema = split.schema
         for name in sorted(schema.touched(self.scorer.fields)):
+            if name not in self.schema.arrays:
+                continue  # a mask: the fit may have had tokens without one
             ours, theirs = self.schema.spec(name), schema.spec(name)
             if (ours.shape, ours.layout) != (theirs.shape, theirs.layout):
                 raise DataError(
@@ -85,13 +87,19 @@ class Fitted(Mapping[str, FittedDetector]):
     """Fitted detectors by id."""
 
     def __init__(
-        self, members: Mapping[str, FittedDetector], logits: View | None, trace: Trace
+        self,
+        members: Mapping[str, FittedDetector],
+        logits: View | None,
+        passes: int,
+        read_nbytes: int,
     ) -> None:
         self.members = dict(members)
         self.logits = logits
         """The logits of the head, where there is one: what classifies the rows."""
-        self.trace = trace
-        """Passes, bytes and seconds of the fit."""
+        self.passes = passes
+        """Passes over the data that the fit of all took."""
+        self.read_nbytes = read_nbytes
+        """Logical bytes that it read."""
 
     def __getitem__(self, name: str) -> FittedDetector:
         if name not in self.members:
@@ -116,16 +124,19 @@ class Fitted(Mapping[str, FittedDetector]):
                 for name, fit in self.items()
             },
         }
-        artifacts.save(tree, directory, {"detectors": list(self)}, overwrite=overwrite)
+        facts = {"detectors": list(self), "cost": [self.passes, self.read_nbytes]}
+        artifacts.save(tree, directory, facts, overwrite=overwrite)
 
     @classmethod
     def load(cls, directory: str | Path) -> Fitted:
         """Load what :meth:`save` wrote."""
         tree, provenance = artifacts.load(directory)
-        members = {
-            name: FittedDetector(name, *tree["members"][name]) for name in provenance["detectors"]
-        }
-        return cls(members, tree["logits"], Trace())
+        saved = tree.get("members", {}) if isinstance(tree, Mapping) else {}
+        names = provenance.get("detectors", ())
+        if not names or sorted(names) != sorted(saved):
+            raise CorruptError(f"{directory} does not hold the detectors that it names; fit again")
+        members = {name: FittedDetector(name, *saved[name]) for name in names}
+        return cls(members, tree["logits"], *provenance["cost"])
 
 
 def fit(
@@ -150,14 +161,13 @@ def fit(
     Raises :class:`~pipeline.errors.BudgetError` before reading if a worker could not hold the
     projected memory, :class:`~pipeline.errors.DataError` for data that cannot be fitted on.
     """
+    skips = _skips(nonfinite)
     split = as_split(data, classes=classes)
     chosen = detectors_by_id(detectors)
     prepared = fit_jobs(chosen, split, choose_head(head, split.schema))
-    if nonfinite not in ("raise", "skip"):
-        raise ConfigError(f"nonfinite: {nonfinite!r} is unknown; choose raise or skip")
     trace = Trace()
     with workplace(prepared, cluster, workers, memory, cache) as execute:
-        outcomes = run_jobs(prepared, execute, skip_nonfinite=nonfinite == "skip", trace=trace)
+        outcomes = run_jobs(prepared, execute, skip_nonfinite=skips, trace=trace)
     return members_of(chosen, prepared, outcomes, trace)
 
 
@@ -165,6 +175,7 @@ def score(
     fitted: Mapping[str, FittedDetector],
     data: Any,
     *,
+    nonfinite: str = "raise",
     cluster: str = "auto",
     workers: int | None = None,
     memory: str | int = "auto",
@@ -172,15 +183,17 @@ def score(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the scores of every fitted detector by id, all from one pass over ``data``.
 
-    float64 (n,), or (n, t) of token detectors; higher means more out-of-distribution.
+    float64 (n,), or (n, t) of token detectors; higher means more out-of-distribution. Rows that are
+    not finite are an error; with ``nonfinite="skip"`` they score what they score, mostly NaN.
     """
+    skips = _skips(nonfinite)
     split = as_split(data, name="id/test", classes=_classes(fitted))
     for member in fitted.values():
         member.accept(split)
     roles = {TRAIN: (split,)}
     prepared = {name: Job(Tabled(Scores(f.scorer)), roles) for name, f in fitted.items()}
     with workplace(prepared, cluster, workers, memory, cache, stage="score") as execute:
-        tables = run_jobs(prepared, execute, stage="score")
+        tables = run_jobs(prepared, execute, stage="score", skip_nonfinite=skips)
     return {name: tables[name].array() for name in fitted}
 
 
@@ -192,6 +205,7 @@ def evaluate(
     far: Mapping[str, Any] | Sequence[Split] = (),
     csid: Mapping[str, Any] | Sequence[Split] = (),
     baselines: Sequence[str] = (),
+    nonfinite: str = "raise",
     cluster: str = "auto",
     workers: int | None = None,
     memory: str | int = "auto",
@@ -202,16 +216,24 @@ def evaluate(
     ``near``, ``far`` and ``csid`` map names to data, or list splits. ``baselines`` names stored
     arrays () that are taken for scores as they are. All sets are read once.
     """
+    skips = _skips(nonfinite)
     groups = {"near": near, "far": far, "csid": csid}
     classes = _classes(fitted)
+    ood = {group: _splits(group, given, classes) for group, given in groups.items()}
     sets = Sets(
         as_split(id_test, name="id/test", classes=classes),
-        {group: _splits(group, given, classes) for group, given in groups.items() if given},
+        {group: splits for group, splits in ood.items() if splits},
     )
     prepared = evaluation_jobs(fitted, sets, baselines)
     with workplace(prepared, cluster, workers, memory, cache, stage="score") as execute:
-        outcomes = run_jobs(prepared, execute, stage="score")
+        outcomes = run_jobs(prepared, execute, stage="score", skip_nonfinite=skips)
     return evaluation_of(fitted, sets, baselines, outcomes)
+
+
+def _skips(nonfinite: str) -> bool:
+    if nonfinite not in ("raise", "skip"):
+        raise ConfigError(f"nonfinite: {nonfinite!r} is unknown; choose raise or skip")
+    return nonfinite == "skip"
 
 
 def _source(split: Split) -> dict[str, str]:
@@ -220,11 +242,19 @@ def _source(split: Split) -> dict[str, str]:
 
 
 def _classes(fitted: Mapping[str, FittedDetector]) -> int:
+    if not fitted:
+        raise ConfigError("no fitted detector was given")
     return next(iter(fitted.values())).schema.classes
 
 
 def _splits(group: str, given: Any, classes: int) -> Sequence[Split]:
     if not isinstance(given, Mapping):
+        several = isinstance(given, (list, tuple)) and all(hasattr(s, "schema") for s in given)
+        if not several:
+            raise ConfigError(
+                f"{group}: expected a mapping of names to data, such as {{'svhn': features}}, or "
+                f"a list of splits, got {type(given).__name__}"
+            )
         return tuple(given)
     kind = "id/csid" if group == "csid" else f"ood/{group}"
     return tuple(
@@ -260,20 +290,26 @@ def members_of(
         )
         for name, made in chosen.items()
     }
-    return Fitted(members, outcomes.get(HEAD), trace)
+    return Fitted(members, outcomes.get(HEAD), len(trace.passes), trace.read_nbytes)
 
 
 def evaluation_jobs(fitted: Fitted, sets: Sets, baselines: Sequence[str]) -> dict[str, Job]:
     """Return the jobs of an evaluation; raises where a split does not suit a detector."""
+    views = _score_views(fitted, baselines)
     for split in sets.all:
         for member in fitted.values():
             member.accept(split)
         for name in baselines:
             split.schema.spec(name)
-    return evaluation.jobs(_score_views(fitted, baselines), sets, fitted.logits, tables=True)
+    return evaluation.jobs(views, sets, fitted.logits, tables=True)
 
 
 def _score_views(fitted: Fitted, baselines: Sequence[str]) -> dict[str, View]:
+    if taken := sorted(set(baselines) & set(fitted)):
+        raise ConfigError(
+            f"baselines: {', '.join(taken)} names a fitted detector as well; fit it under another "
+            "id, as in {'mine': 'msp'}, or store the baseline under another name"
+        )
     views: dict[str, View] = {name: Scored(member.scorer) for name, member in fitted.items()}
     return views | {name: Stored(name) for name in baselines}
 

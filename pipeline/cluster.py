@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -24,7 +23,7 @@ from typing import Any
 import psutil
 
 from pipeline.engine import Dask, Execute, Finished, Threads
-from pipeline.errors import ConfigError, FeatfoldError
+from pipeline.errors import ConfigError, CorruptError, FeatfoldError, MissingInputError
 
 SMALL_NBYTES = 4 * 10**9
 """Inputs below this many bytes run on threads."""
@@ -93,15 +92,15 @@ def settle(
 
     Raises :class:`ConfigError` for an unknown cluster or an unreadable size.
     """
-    remote = kind.startswith(("tcp://", "tls://")) or kind.endswith(".json")
+    remote = isinstance(kind, str) and _is_remote(kind)
     if kind not in CLUSTERS and not remote:
         raise ConfigError(
             f"cluster: {kind!r} is unknown; choose {', '.join(CLUSTERS)}, the tcp:// or tls:// "
             "address of a scheduler, or its scheduler file (.json)"
         )
-    if workers is not None and workers < 1:
-        raise ConfigError(f"workers: {workers}; expected at least 1")
-    count = workers or os.cpu_count() or 1
+    if workers is not None and not (isinstance(workers, int) and workers >= 1):
+        raise ConfigError(f"workers: {workers!r}; expected a whole number, at least 1")
+    count = workers or _cpus()
     if kind == "auto":
         small = input_nbytes < SMALL_NBYTES and not dashboard
         kind = "threads" if small else "local"
@@ -111,6 +110,17 @@ def settle(
     else:
         why = "as asked"
     return Resources(kind, count, _allowed_nbytes(memory, count), why, dashboard)
+
+
+def _is_remote(kind: str) -> bool:
+    return kind.startswith(("tcp://", "tls://")) or kind.endswith(".json")
+
+
+def _cpus() -> int:
+    """Return the CPUs that this process may use: those of its cgroup and affinity, if fewer."""
+    from dask.system import cpu_count
+
+    return int(cpu_count())
 
 
 def _allowed_nbytes(memory: str | int, workers: int) -> int:
@@ -127,7 +137,7 @@ def parse_nbytes(size: str | int) -> int:
 
     try:
         count = int(parse_bytes(size))
-    except ValueError:
+    except (ValueError, OverflowError, AttributeError):  # the last: None
         count = 0
     if count <= 0:
         raise ConfigError(f"memory: {size!r} is not a size; write 512MiB, 8GB or auto")
@@ -160,6 +170,12 @@ def open_cluster(
         )
 
 
+_NOT_STARTED = (
+    "the worker processes did not start. In a script, each runs its top level again: put what it "
+    'does into a function, and call that under `if __name__ == "__main__":`'
+)
+
+
 @contextmanager
 def _client(resources: Resources) -> Iterator[Any]:
     import dask
@@ -170,22 +186,51 @@ def _client(resources: Resources) -> Iterator[Any]:
             with _leaving_interrupts(), warnings.catch_warnings():
                 # A dashboard port in use: another is taken, and printed.
                 warnings.filterwarnings("ignore", message="Port .* is already in use")
-                local = LocalCluster(
-                    n_workers=resources.workers,
-                    threads_per_worker=1,
-                    processes=True,
-                    memory_limit=resources.allowed_nbytes,
-                    dashboard_address="127.0.0.1:8787" if resources.dashboard else "127.0.0.1:0",
-                    host="127.0.0.1",
-                )
+                try:
+                    local = LocalCluster(
+                        n_workers=resources.workers,
+                        threads_per_worker=1,
+                        processes=True,
+                        memory_limit=resources.allowed_nbytes,
+                        dashboard_address=f"127.0.0.1:{8787 if resources.dashboard else 0}",
+                        host="127.0.0.1",
+                    )
+                except RuntimeError as error:
+                    raise FeatfoldError(f"{_NOT_STARTED} ({error})") from error
             with local, Client(local) as client:
                 yield client
-        elif resources.kind.endswith(".json"):
-            with Client(scheduler_file=resources.kind, timeout="30s") as client:
-                yield client
         else:
-            with Client(resources.kind, timeout="30s") as client:
+            with _connected(resources.kind) as client:
                 yield client
+
+
+def _connected(kind: str) -> Any:
+    """Return a client of the scheduler at an address, or of a scheduler file."""
+    from distributed import Client
+
+    address = _address_in(Path(kind)) if kind.endswith(".json") else kind
+    try:
+        return Client(address, timeout="30s")
+    except (OSError, ValueError) as error:
+        raise FeatfoldError(
+            f"cluster: no scheduler answers at {address} ({error}); start one with dask scheduler, "
+            "or choose cluster: local"
+        ) from error
+
+
+def _address_in(file: Path) -> str:
+    """Return the address that a scheduler file holds; dask would wait for the file forever."""
+    if not file.is_file():
+        raise MissingInputError(
+            f"cluster: there is no scheduler file {file}; dask scheduler --scheduler-file writes it"
+        )
+    try:
+        return str(json.loads(file.read_text(encoding="utf-8"))["address"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptError(
+            f"cluster: {file} is not the scheduler file of a dask scheduler ({error}); start the "
+            "scheduler again"
+        ) from error
 
 
 @contextmanager
@@ -286,8 +331,14 @@ def reserved_nbytes(cache: Path) -> int:
     if known.get("environment") == key:
         return int(known["nbytes"])
     done = subprocess.run(
-        [sys.executable, "-c", _MEASURE], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _MEASURE], capture_output=True, text=True, check=False
     )
+    if done.returncode:
+        why = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
+        raise FeatfoldError(
+            f"a worker process cannot start here: {why}; run featfold doctor, or use "
+            "cluster: threads"
+        )
     nbytes = int(done.stdout)
     with suppress(OSError):  # a read-only home: measured again next time
         cache.mkdir(parents=True, exist_ok=True)

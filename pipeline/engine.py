@@ -2,37 +2,36 @@
 
 :func:`run_serial` is the specification: a few lines that compute the same numbers over the same
 tree as threads and dask, which only run its folds and merges elsewhere. Block results are merged
-eight at a time by their position in the manifest, never by who finished first.
+eight to a node by their position in the manifest, never by who finished first.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from threadpoolctl import threadpool_limits
 
 from pipeline.arrays import HOST, Place
-from pipeline.chunk import Block, Schema, Split, concatenated
+from pipeline.chunk import Block, Split
 from pipeline.content import constants_in, read_constants_from, replaced
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, FeatfoldError
 from pipeline.fold import AnyStatistic, Partial, RowTable, fold, merge
-from pipeline.plan import Pass, Work, describe
-from pipeline.procedure import TRAIN, On, Passes, Procedure, Rows, together
+from pipeline.jobs import Job as Job
+from pipeline.jobs import Trace as Trace
+from pipeline.plan import FAN_IN, WINDOW, Pass, Work, describe
+from pipeline.procedure import REHEARSING, TRAIN, On, Passes, Procedure, Rows, together
 from pipeline.synthetic import SyntheticSplit
-from pipeline.views import Both, Finite
+from pipeline.views import Both, Correct, Finite, Valid
 
-FAN_IN = 8
 BLAS_THREADS = 1
 """Threads of linear algebra, everywhere: its results differ in bits between thread counts."""
-WINDOW = 2
-"""Folds in flight per worker: one runs while the next is on its way."""
-
 Finished = Callable[[Pass, Work, Block], None]
 """Told of every block that was folded."""
 
@@ -43,33 +42,34 @@ class Execute(Protocol):
     def __call__(self, pass_: Pass) -> Sequence[Partial]: ...
 
 
-def tree(leaves: Iterable[Any], join: Callable[[int, list[Any]], Any]) -> Any:
-    """Merge leaves in the fixed tree, eight neighbours at a time, as soon as they are there.
+def tree(leaves: Iterable[Any], join: Callable[[int, Any, Any], Any]) -> Any:
+    """Merge leaves in the fixed tree, eight neighbours to a node, each as soon as it is there.
 
-    ``join(level, siblings)`` merges siblings from left to right. The grouping is that of merging
-    level by level, so it depends on nothing but the number of leaves.
+    ``join(level, left, right)`` merges two neighbours. Eight siblings are merged from left to
+    right, and so are their nodes on the next level: the grouping depends on nothing but the number
+    of leaves, and no more than one node of each level waits.
     """
-    levels: list[list[Any]] = [[]]
+    waiting: list[tuple[Any, int]] = []  # per level: the siblings merged so far, and their number
 
     def add(level: int, node: Any) -> None:
-        if level == len(levels):
-            levels.append([])
-        levels[level].append(node)
-        if len(levels[level]) == FAN_IN:
-            close(level)
-
-    def close(level: int) -> None:
-        siblings, levels[level] = levels[level], []
-        add(level + 1, siblings[0] if len(siblings) == 1 else join(level + 1, siblings))
+        if level == len(waiting):
+            waiting.append((None, 0))
+        left, count = waiting[level]
+        node = join(level + 1, left, node) if count else node
+        waiting[level] = (node, count + 1)
+        if count + 1 == FAN_IN:
+            waiting[level] = (None, 0)
+            add(level + 1, node)
 
     for leaf in leaves:
         add(0, leaf)
     level = 0
-    while level < len(levels) - 1 or len(levels[level]) > 1:
-        if levels[level]:
-            close(level)
+    while level < len(waiting) - 1:
+        node, count = waiting[level]
+        if count:
+            add(level + 1, node)
         level += 1
-    return levels[level][0]
+    return waiting[level][0]
 
 
 def run_serial(pass_: Pass) -> Sequence[Partial]:
@@ -79,12 +79,16 @@ def run_serial(pass_: Pass) -> Sequence[Partial]:
 
 def _run_work(work: Work) -> Partial:
     folds = (fold(work.statistics, work.split, block, work.rows) for block in work.split.blocks)
-    return tree(folds, lambda _, siblings: merge(work.statistics, siblings))  # type: ignore[no-any-return]
+    return _merged(work, folds)
+
+
+def _merged(work: Work, folds: Iterable[Partial]) -> Partial:
+    return tree(folds, lambda _, left, right: merge(work.statistics, (left, right)))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Threads:
-    """Runs folds and merges on threads of this process, each with one thread of linear algebra."""
+    """Folds on threads of this process, each with one thread of linear algebra; merges here."""
 
     workers: int
     place: Place = HOST
@@ -94,27 +98,27 @@ class Threads:
     def __call__(self, pass_: Pass) -> Sequence[Partial]:
         with ThreadPoolExecutor(self.workers, thread_name_prefix=pass_.name) as pool:
             try:
-                roots = [self._submit(pool, pass_, work) for work in pass_.works]
-                return [root.result() for root in roots]
+                return [_merged(work, self._folds(pool, pass_, work)) for work in pass_.works]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _submit(self, pool: ThreadPoolExecutor, pass_: Pass, work: Work) -> Future[Partial]:
+    def _folds(self, pool: ThreadPoolExecutor, pass_: Pass, work: Work) -> Iterator[Partial]:
+        """Yield the partials of the blocks in order, with a bounded number in flight."""
+
         def fold_block(block: Block) -> Partial:
             partial = fold(work.statistics, work.split, block, work.rows, self.place, self.tables)
             if self.finished:
                 self.finished(pass_, work, block)
             return partial
 
-        def merge_all(siblings: list[Future[Partial]]) -> Partial:
-            return merge(work.statistics, (sibling.result() for sibling in siblings))
-
-        # The pool is first in, first out: the folds a merge waits for have always started.
-        return tree(  # type: ignore[no-any-return]
-            (pool.submit(fold_block, block) for block in work.split.blocks),
-            lambda _, siblings: pool.submit(merge_all, siblings),
-        )
+        flying: deque[Future[Partial]] = deque()
+        for block in work.split.blocks:
+            if len(flying) >= WINDOW * self.workers:
+                yield flying.popleft().result()
+            flying.append(pool.submit(fold_block, block))
+        while flying:
+            yield flying.popleft().result()
 
 
 @dataclass(frozen=True)
@@ -135,15 +139,20 @@ class Dask:
         for constant in constants_in([(work.statistics, work.rows) for work in pass_.works]):
             constant.save(self.constants)
         token = uuid.uuid4().hex[:8]
-        roots = [self._submit(pass_, work, token) for work in pass_.works]
-        return self.client.gather(roots)  # type: ignore[no-any-return]
+        try:
+            roots = [self._submit(pass_, work, token) for work in pass_.works]
+            return self.client.gather(roots)  # type: ignore[no-any-return]
+        except Exception as error:
+            if type(error).__name__ == "KilledWorker":
+                raise FeatfoldError(_lost_workers(pass_, error)) from error
+            raise
 
     def _submit(self, pass_: Pass, work: Work, token: str) -> Any:
         merges = iter(range(len(work.split.blocks)))
 
-        def join(level: int, siblings: list[Any]) -> Any:
+        def join(level: int, left: Any, right: Any) -> Any:
             key = (_merge_name(pass_), work.split.name, f"L{level}-{next(merges):04d}", token)
-            return self.client.submit(_merge_task, work.statistics, siblings, key=key)
+            return self.client.submit(_merge_task, work.statistics, left, right, key=key)
 
         return tree(self._folds(pass_, work, token), join)
 
@@ -176,55 +185,34 @@ class Dask:
         return Dask, (None, self.constants, self.place, self.tables)
 
 
+def _lost_workers(pass_: Pass, error: Any) -> str:
+    """Say what kept killing its worker: a KilledWorker holds the key of the task."""
+    _, split, block, _ = error.task
+    return (
+        f"{pass_.name}: {block} of {split} ended its worker {error.allowed_failures + 1} times, "
+        "most likely for want of memory; see the projection of `featfold plan`, raise --memory, "
+        "lower --workers, or leave out detectors"
+    )
+
+
 def _merge_name(pass_: Pass) -> str:
     return pass_.name.replace("fit", "merge") if pass_.stage == "fit" else f"merge-{pass_.name}"
 
 
 def _fold_task(work: Work, block: Block, settings: Dask) -> Partial:
     read_constants_from(settings.constants, constants_in((work.statistics, work.rows)))
-    with threadpool_limits(BLAS_THREADS):
-        return fold(work.statistics, work.split, block, work.rows, settings.place, settings.tables)
+    _limit_blas()
+    return fold(work.statistics, work.split, block, work.rows, settings.place, settings.tables)
 
 
-def _merge_task(statistics: Sequence[AnyStatistic], siblings: Sequence[Partial]) -> Partial:
-    with threadpool_limits(BLAS_THREADS):
-        return merge(statistics, siblings)
+def _merge_task(statistics: Sequence[AnyStatistic], left: Partial, right: Partial) -> Partial:
+    _limit_blas()
+    return merge(statistics, (left, right))
 
 
-@dataclass(frozen=True)
-class Job:
-    """A procedure and the splits it runs over, by role; several splits count as one."""
-
-    procedure: Procedure[Any]
-    splits: Mapping[str, tuple[Split, ...]]
-    asker: str = ""
-    """Who is named for what it asks; the name of the job if empty."""
-
-    @property
-    def schema(self) -> Schema:
-        """Schema of the splits that the procedure is fitted on."""
-        return concatenated(self.splits[TRAIN])
-
-
-@dataclass
-class Trace:
-    """What a run did: its passes, their time, and the rows each statistic used."""
-
-    passes: list[Pass] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-    read_nbytes: int = 0
-    rows_used: dict[tuple[str, AnyStatistic], tuple[int, int]] = field(default_factory=dict)
-    """(split, statistic) -> rows used, rows read."""
-
-    def rows_of(self, name: str) -> tuple[int, int]:
-        """Return the most rows that counted for a procedure, and the rows that were read."""
-        asked = {s for pass_ in self.passes for s, names in pass_.asked_by.items() if name in names}
-        counts = [count for (_, s), count in self.rows_used.items() if s in asked]
-        return max(counts, default=(0, 0))
-
-    def passes_of(self, name: str) -> int:
-        """Return how many passes a procedure asked for something."""
-        return sum(any(name in names for names in pass_.asked_by.values()) for pass_ in self.passes)
+def _limit_blas() -> None:
+    """Limit the threads of this worker for good: an end of the limit would reach other tasks."""
+    threadpool_limits(BLAS_THREADS)
 
 
 def run(
@@ -306,7 +294,9 @@ class _Run:
                 f"{self.askers[self._job(key)]} needs a {role!r} split; given: "
                 f"{', '.join(sorted(job.splits))}"
             )
-        if self.skip_nonfinite and not isinstance(asked, Rows):
+        if self.skip_nonfinite and isinstance(asked, Rows):
+            asked = replaced(asked, strict=False)
+        elif self.skip_nonfinite:
             finite = Finite(tuple(sorted(asked.fields - {"is_ood"})))
             asked = replaced(asked, where=Both(asked.where, finite))
         return job.splits[role], asked
@@ -377,8 +367,20 @@ def rehearse(jobs: Mapping[str, Job], *, stage: str = "fit") -> tuple[list[Pass]
     trace = Trace()
 
     def execute(pass_: Pass) -> Sequence[Partial]:
-        works = (replace(work, split=SyntheticSplit.of(work.split)) for work in pass_.works)
+        works = (_rehearsed(work) for work in pass_.works)
         return run_serial(replace(pass_, works=tuple(works)))
 
-    outcomes = run_jobs(jobs, execute, stage=stage, trace=trace)
+    token = REHEARSING.set(True)
+    try:
+        outcomes = run_jobs(jobs, execute, stage=stage, trace=trace)
+    finally:
+        REHEARSING.reset(token)
     return trace.passes, outcomes
+
+
+def _rehearsed(work: Work) -> Work:
+    """Return the work over synthetic rows: a known head may well get none of them right."""
+    statistics = tuple(
+        replaced(s, where=Valid()) if isinstance(s.where, Correct) else s for s in work.statistics
+    )
+    return replace(work, split=SyntheticSplit.of(work.split), statistics=statistics)

@@ -12,7 +12,7 @@ from typing import Any
 from pipeline.chunk import Schema, Split, concatenated
 from pipeline.content import value
 from pipeline.engine import Job
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, UnknownNameError
 from pipeline.fold import RowTable
 from pipeline.metrics import (
     ConfusionMatrix,
@@ -28,7 +28,7 @@ from pipeline.metrics import (
 )
 from pipeline.procedure import TRAIN, Passes, Rows
 from pipeline.statistics import Marginals, Ranks
-from pipeline.views import Labels, Predicted, View
+from pipeline.views import Labels, Outside, Predicted, View
 
 HISTOGRAM_BINS = 60
 CLASS_METRICS = ("precision", "recall", "f1", "iou", "dice")
@@ -39,11 +39,13 @@ class Ranked:
     """The ranks of one score over in- and out-of-distribution rows."""
 
     of: View
+    id_test: str
+    """Name of the in-distribution split; rows of any other count as out-of-distribution."""
     room: int
     """Most distinct scores; the same for all sets, so that the ID side is counted once."""
 
     def passes(self, schema: Schema) -> Passes[Ranks]:
-        results = yield {"ranks": ranks_of(schema, self.of, max_rows=self.room)}
+        results = yield {"ranks": ranks_of(schema, self.of, Outside(self.id_test), self.room)}
         return results["ranks"]  # type: ignore[no-any-return]
 
 
@@ -94,8 +96,15 @@ class Evaluation:
 
     def value(self, detector: str, ood: str, metric: str) -> float:
         """Return one number of the table."""
-        (row,) = (r for r in self.scores if (r["detector"], r["ood"]) == (detector, ood))
-        return float(row["metrics"][metric]["value"])
+        rows = {(row["detector"], row["ood"]): row["metrics"] for row in self.scores}
+        if metric not in rows.get((detector, ood), ()):
+            known = "; ".join(f"{name} on {split}" for name, split in rows)
+            numbers = ", ".join(next(iter(rows.values()), ()))
+            raise UnknownNameError(
+                f"no {metric!r} of {detector!r} on {ood!r}; there are {numbers or 'no numbers'} "
+                f"of {known or 'no set'}"
+            )
+        return float(rows[detector, ood][metric]["value"])
 
 
 def jobs(
@@ -109,9 +118,10 @@ def jobs(
     """
     _check(sets)
     room = ranks_of(concatenated(sets.all), next(iter(views.values()))).max_rows
+    inside = sets.id_test
     made = {
-        _pair(detector, split): Job(Ranked(view, room), {TRAIN: (sets.id_test, split)}, detector)
-        for detector, view in views.items()
+        _pair(name, split): Job(Ranked(view, inside.name, room), {TRAIN: (inside, split)}, name)
+        for name, view in views.items()
         for split in sets.all[1:]
     }
     if tables:

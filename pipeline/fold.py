@@ -113,6 +113,8 @@ def fold(
         for gather in gathers:
             gather.push(chunk)
         for kept, request in zip(outputs, rows, strict=True):
+            if request.strict:
+                _refuse_nonfinite(request.fields, chunk)
             kept.append(arrays.to_host(request.view(chunk)))
         del chunk  # and with it its rows and views, before the next is read
     for gather in gathers:
@@ -192,7 +194,7 @@ class _Fold:
             kept = self.statistic.where(chunk)
             self.used += int(arrays.namespace(kept).count_nonzero(kept))
             if self.checks:
-                _refuse_nonfinite(self.statistic, chunk)
+                _refuse_nonfinite(self.statistic.fields, chunk)
 
     def absorb(self, chunk: Chunk) -> None:
         with _blamed(self.statistic, chunk):
@@ -258,13 +260,13 @@ def _skips_nonfinite(where: View) -> bool:
     return isinstance(where, Finite)
 
 
-def _refuse_nonfinite(statistic: AnyStatistic, chunk: Chunk) -> None:
-    """Raise if a labelled row (any row, for statistics without labels) holds NaN or infinity.
+def _refuse_nonfinite(fields: frozenset[str], chunk: Chunk) -> None:
+    """Raise if a labelled row (any row, where labels do not matter) holds NaN or infinity.
 
-    Looked for in the stored arrays of the statistic: a filter such as "predicted right" would
-    otherwise drop the row without a word.
+    Looked for in the stored arrays: a filter such as "predicted right" would otherwise drop the
+    row without a word.
     """
-    names = tuple(sorted(statistic.fields - {IS_OOD}))
+    names = tuple(sorted(fields - {IS_OOD}))
     counts = _labelled(chunk) if "labels" in names else Every()(chunk)
     bad = counts & ~Finite(names)(chunk)
     if not bool(arrays.namespace(bad).any(bad)):

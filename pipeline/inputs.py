@@ -31,9 +31,12 @@ def detectors_by_id(given: Detectors) -> dict[str, Detector]:
     if isinstance(given, Mapping):
         pairs = [(name, _detector(entry)) for name, entry in given.items()]
     else:
-        several = [given] if isinstance(given, str) or hasattr(given, "passes") else list(given)
+        one = isinstance(given, (str, type)) or hasattr(given, "passes")
+        several: list[Any] = list(given) if isinstance(given, Iterable) and not one else [given]
         pairs = [(detectors.default_id(made), made) for made in map(_detector, several)]
     chosen = dict(pairs)
+    if odd := [name for name in chosen if not isinstance(name, str) or name in ("", "head")]:
+        raise ConfigError(f"{odd[0]!r} cannot name a detector; give an id such as 'mine'")
     if not chosen:
         raise ConfigError(f"no detector was named; known: {', '.join(detectors.names())}")
     if len(chosen) < len(pairs):
@@ -66,12 +69,22 @@ def choose_head(given: Any, schema: Schema) -> Head:
     if given == "stored":
         return StoredHead()
     if isinstance(given, Mapping) and set(given) == {"lda"}:
-        return LDAHead(**given["lda"])
-    if isinstance(given, Mapping) and set(given) == {"weights"}:
+        return _lda_head(given["lda"])
+    if (
+        isinstance(given, Mapping)
+        and set(given) == {"weights"}
+        and isinstance(given["weights"], (str, Path))
+    ):
         return LinearHead.read(given["weights"], Pooled())
     if hasattr(given, "passes"):
         return given  # type: ignore[no-any-return]
     raise ConfigError(f"head: {given!r} is unknown; choose auto, lda, stored or {{weights: FILE}}")
+
+
+def _lda_head(options: Any) -> LDAHead:
+    if not isinstance(options, Mapping) or not set(options) <= {"of", "ridge"}:
+        raise ConfigError(f"head: lda takes {{'ridge': NUMBER}}, got {options!r}")
+    return LDAHead(**options)
 
 
 def with_head(detector: Detector, head: Head) -> Detector:
@@ -105,6 +118,8 @@ def as_split(data: Any, *, name: str = "id/train", classes: int | None = None) -
 def cache_directory(given: str | Path | None, store: str | Path | None = None) -> Path:
     """Return where constants and partials go: as given, beside a writable store, else at home."""
     if given is not None:
+        if not isinstance(given, (str, os.PathLike)):
+            raise ConfigError(f"cache: {given!r}; expected the path of a directory")
         return Path(given)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "featfold"
     if store is None:

@@ -13,14 +13,15 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import quote
 
 from pipeline import api, report
 from pipeline.chunk import ArraySpec, Block, Split
 from pipeline.cluster import Resources, open_cluster, reset_peak, settle
-from pipeline.config import JobConfig
+from pipeline.config import JobConfig, Source, load
 from pipeline.content import digest
 from pipeline.engine import Execute, Job, Trace, rehearse, run_jobs
-from pipeline.errors import MissingInputError
+from pipeline.errors import ConfigError, MissingInputError
 from pipeline.evaluation import Evaluation, LabelCounts, Sets
 from pipeline.facts import Facts, pass_facts
 from pipeline.fold import Partial
@@ -30,6 +31,7 @@ from pipeline.plan import Pass, Projection, Work, check, explain
 from pipeline.procedure import TRAIN
 from pipeline.store import DeclaredSplit, Store
 
+EXTRACTED_FROM = "extracted_from"
 SCORES, BLOCKS = "scores", "blocks"
 TRAIN_LABELS, TEST_LABELS = "labels of the fit split", "labels of the test split"
 
@@ -208,14 +210,17 @@ def plan(config: JobConfig) -> Planned:
     return _plan(config, Prepared(config, declared))
 
 
-def run(config: JobConfig, *, command: str = "", progress: Progress | None = None) -> Done:
-    """Run a job: splits that exist are used as they are, missing ones are extracted first.
+def run(
+    config: JobConfig | str | Path, *, command: str = "", progress: Progress | None = None
+) -> Done:
+    """Run a job, or that of a YAML file: missing splits are extracted, others used as they are.
 
     Raises :class:`~pipeline.errors.BudgetError` before anything is read for the fit if a worker
     could not hold what the plan projects.
     """
     told = progress or Silent()
     began = time.perf_counter()
+    config = config if isinstance(config, JobConfig) else load(config)
     _extract(config, told)
     prepared = Prepared(config)
     planned = _plan(config, prepared)
@@ -240,9 +245,7 @@ def run(config: JobConfig, *, command: str = "", progress: Progress | None = Non
         fitted = api.members_of(config.detectors, prepared.fits, outcomes, trace)
         fitted.save(directory / "detectors")
         jobs = prepared.evaluations(fitted)
-        outcomes |= run_jobs(
-            jobs, execute, stage="score", skip_nonfinite=skips, trace=trace
-        )
+        outcomes |= run_jobs(jobs, execute, stage="score", skip_nonfinite=skips, trace=trace)
         measured = cluster.peak_nbytes()
         resources = cluster.resources
     facts = Facts(
@@ -287,8 +290,7 @@ def _file_scores(found: Evaluation, directory: Path) -> None:
     """Join the scores of each detector to ``SPLIT/DETECTOR.npy``; one block is in memory."""
     for split, tables in found.tables.items():
         for detector, table in tables.items():
-            path = directory / split / f"{detector.replace('/', '_')}.npy"
-            table.save(path)
+            table.save(directory / split / f"{quote(detector, safe=' ()=,')}.npy")
     shutil.rmtree(directory / BLOCKS, ignore_errors=True)
 
 
@@ -330,7 +332,7 @@ def _extract(config: JobConfig, told: Progress) -> None:
         return
     path = Path(config.store)
     store = Store.open(path) if path.exists() else Store.create(path)
-    waiting = [source for source in config.sources if not _is_complete(store, source.split)]
+    waiting = [source for source in config.sources if not _is_extracted(store, source)]
     if not waiting:
         return
     from pipeline.extract import build
@@ -347,6 +349,7 @@ def _extract(config: JobConfig, told: Progress) -> None:
         extract_split(
             store, source.split, models[wanted], rows,
             classes=classes, block_nbytes=config.block_nbytes, progress=_steps(told),
+            attributes={EXTRACTED_FROM: _said_of(source)},
         )  # fmt: skip
         told.end()
 
@@ -363,8 +366,22 @@ def _steps(told: Progress) -> Callable[[int, int], None]:
     return advance
 
 
-def _is_complete(store: Store, name: str) -> bool:
-    return name in store.splits() and not store.writer(name).missing()
+def _is_extracted(store: Store, source: Source) -> bool:
+    """Tell whether a split is complete; raise where it was extracted from something else."""
+    if source.split not in store.splits():
+        return False
+    then, now = store.attributes(source.split).get(EXTRACTED_FROM), _said_of(source)
+    if then is not None and then != now:
+        raise ConfigError(
+            f"{store.path}: split {source.split} was extracted from {then}, the job now says "
+            f"{now}; name another split or store, or delete the old one"
+        )
+    return not store.writer(source.split).missing()
+
+
+def _said_of(source: Source) -> str:
+    """Return what a job says of the rows of a split and of their model, as text to compare."""
+    return f"{source.data.model_dump_json()} by {source.model.model_dump_json()}"
 
 
 def _told(execute: Execute, told: Progress) -> Execute:

@@ -20,6 +20,10 @@ from pipeline.views import View
 CODEC_FACTOR = 2.5
 """Memory of reading a chunk, in chunks: its bytes, their decoding, and the decoded rows."""
 KNOBS = 3
+FAN_IN = 8
+"""Siblings that make a node of the merge tree."""
+WINDOW = 2
+"""Folds in flight per worker: one runs while the next is on its way."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
         Part("reserved", reserved_nbytes),
         Part("constants", _constants_nbytes(work)),
         Part("states", states),
+        Part("partials", _waiting(work) * states),
         # A worker folds or merges; it never does both at a time.
         *(
             (Part("chunk", chunk), Part("views", view_nbytes + held), Part("work", fold_work))
@@ -136,6 +141,13 @@ def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
         ),
         Part("outputs", 8 * rows * len(work.rows)),
     )
+
+
+def _waiting(work: Work) -> int:
+    """Partials that may wait on one worker: those in flight, and one node of each tree level."""
+    blocks = len(work.split.blocks)
+    levels = math.ceil(math.log(max(blocks, 1), FAN_IN))
+    return min(WINDOW + levels, max(blocks - 1, 0))
 
 
 def _constants_nbytes(work: Work) -> int:

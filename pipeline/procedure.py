@@ -8,6 +8,7 @@ of it: a scorer, or metric values. Procedures run on the client only and never t
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from pipeline import arrays
@@ -17,6 +18,7 @@ from pipeline.content import value
 from pipeline.errors import FeatfoldError
 from pipeline.statistics import Statistic
 from pipeline.views import View, memoised
+from pipeline.views.base import valid_tokens
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -34,9 +36,14 @@ class On:
 
 @value
 class Rows:
-    """One output row per input row: written block by block, read back through a reader."""
+    """One output row per input row: written block by block, read back through a reader.
+
+    A row whose stored values are not finite is an error, or with ``strict`` off whatever the view
+    makes of it.
+    """
 
     view: View
+    strict: bool = True
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -48,6 +55,9 @@ class Rows:
 
 
 Request = Statistic[Any, Any] | On | Rows
+
+REHEARSING: ContextVar[bool] = ContextVar("rehearsing", default=False)
+"""Whether procedures run over made-up rows: numbers that depend on the data mean nothing then."""
 Requests = Mapping[str, Any]
 Results = Mapping[str, Any]
 Passes = Generator[Requests, Results, T]
@@ -133,7 +143,7 @@ class Metric(Protocol):
 
 @value
 class Scored:
-    """The scores of a scorer as a view () float64; token scores give the largest of the row."""
+    """The scores of a scorer as a view () float64; of tokens, the largest of the valid ones."""
 
     scorer: Any
 
@@ -152,7 +162,14 @@ class Scored:
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
         scores = Scores(self.scorer)(chunk)
-        return scores if scores.ndim == 1 else arrays.namespace(scores).max(scores, axis=1)
+        if scores.ndim == 1:
+            return scores
+        xp = arrays.namespace(scores)
+        if "mask" in chunk.arrays:
+            # A masked token has a finite score, which a difference of distances may make largest.
+            counts = valid_tokens(chunk) | xp.isnan(scores)
+            scores = xp.where(counts, scores, xp.full_like(scores, -xp.inf))
+        return xp.max(scores, axis=1)
 
 
 @value

@@ -59,11 +59,16 @@ class SyntheticSplit:
         rows = self.schema.rows
         labels = np.arange(rows) % max(1, min(CLASSES, self.schema.classes))
         if name == "labels":
-            return np.full(rows, -1) if self.is_ood else labels
+            unlabelled = self.is_ood or self.schema.classes < 1
+            return np.full(rows, -1) if unlabelled else labels
         random = np.random.default_rng(len(name))
-        if spec.memory_dtype.kind != "f":
+        if name == "mask" or not (spec.shape or spec.memory_dtype.kind == "f"):
             return np.ones((rows, *spec.shape), spec.memory_dtype)
         values = random.standard_normal((rows, *spec.shape))
+        if spec.memory_dtype.kind == "b":
+            return values > 0
         if spec.shape:
             values[np.arange(rows), ..., labels % spec.shape[-1]] += SEPARATION
+        if spec.memory_dtype.kind != "f":  # integer features vary as well, within any dtype
+            values = np.clip(np.rint(8 * values + 40), 0, 127)
         return values.astype(spec.memory_dtype)

@@ -1,16 +1,20 @@
 """The Python interface, as people type it."""
 
+import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
 import torch
+from numpy.testing import assert_array_equal
+from sklearn.metrics import roc_auc_score
 
 import pipeline as ff
 from pipeline.api import Fitted
 from pipeline.chunk import ArraySpec
-from pipeline.errors import BudgetError, ConfigError, DataError, UnknownNameError
+from pipeline.errors import BudgetError, ConfigError, CorruptError, DataError, UnknownNameError
+from pipeline.store import ArraySplit
 
 K, T, D = 5, 4, 12
 ALL = ("msp", "max_logit", "energy", "mahalanobis", "relative_mahalanobis", "kl_matching", "she",
@@ -31,7 +35,7 @@ def fitted():
 
 def test_one_call_fits_everything_in_two_passes(fitted):
     assert tuple(fitted) == ALL
-    assert len(fitted.trace.passes) == 2
+    assert fitted.passes == 2
     assert {name: fitted[name].passes for name in ("msp", "mahalanobis", "vim")} == {
         "msp": 1, "mahalanobis": 1, "vim": 2,
     }  # fmt: skip
@@ -64,7 +68,7 @@ def test_lazy_dask_and_zarr_arrays_are_read_in_place(fitted, tmp_path):
 
 
 def test_evaluation_matches_scikit_learn(fitted):
-    from sklearn.metrics import average_precision_score, roc_auc_score
+    from sklearn.metrics import average_precision_score
 
     inside, near, far = draw(150, 3), draw(90, 4, 0.3)[0], draw(80, 5, 2.0)[0]
     found = ff.evaluate(fitted, inside, near={"a": near}, far={"b": far})
@@ -96,6 +100,16 @@ def test_saved_detectors_score_the_same(fitted, tmp_path):
         fitted.save(tmp_path / "fit")
 
 
+@pytest.mark.parametrize("provenance", [{}, {"detectors": ["vim"]}, {"detectors": ["other"]}, None])
+def test_a_saved_fit_that_does_not_hold_what_it_names_is_corrupt(fitted, tmp_path, provenance):
+    fitted.save(tmp_path / "fit")
+    path = tmp_path / "fit" / "artifact.json"
+    head = json.loads(path.read_text()) | {"provenance": provenance}
+    path.write_text(json.dumps({key: head[key] for key in head if head[key] is not None}))
+    with pytest.raises(CorruptError, match="fit again"):
+        Fitted.load(tmp_path / "fit")
+
+
 def test_a_store_and_memory_give_the_same_detector(fitted, tmp_path):
     x, y = draw(400, 0)
     store = ff.Store.create(tmp_path / "f.zarr")
@@ -124,12 +138,34 @@ def test_options_name_the_row_and_equal_ids_are_refused():
         ff.fit(["mahalanobis", M()], draw(200, 0))
 
 
+def test_sets_that_cannot_be_told_apart_or_are_in_distribution_are_refused(fitted):
+    inside, outside = draw(60, 1)[0], draw(60, 2, 4.0)[0]
+    named = [ArraySplit(outside, classes=K, name="ood/far/a") for _ in range(2)]
+    with pytest.raises(ConfigError, match="two sets of the evaluation are called ood/far/a"):
+        ff.evaluate(fitted, inside, far=named)
+    with pytest.raises(ConfigError, match="near: id/train is in-distribution by its name"):
+        ff.evaluate(fitted, inside, near={"a": ArraySplit(outside, classes=K)})
+
+
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
         (lambda: ff.fit("mahalanobi", draw(9, 0)), UnknownNameError, "did you mean 'mahalanobis'"),
         (lambda: ff.fit([], draw(9, 0)), ConfigError, "no detector was named"),
         (lambda: ff.fit(ff.detectors.MSP, draw(9, 0)), ConfigError, "not a detector"),
+        (lambda: ff.fit(None, draw(9, 0)), ConfigError, "None is not a detector"),
+        (lambda: ff.fit({3: "msp"}, draw(9, 0)), ConfigError, "3 cannot name a detector"),
+        (lambda: ff.fit({"head": "msp"}, draw(9, 0)), ConfigError, "'head' cannot name"),
+        (lambda: ff.fit("msp", draw(9, 0), head={"lda": {"rigde": 1}}), ConfigError, "'ridge'"),
+        (lambda: ff.fit("msp", draw(9, 0), head={"lda": None}), ConfigError, "lda takes"),
+        (lambda: ff.fit("msp", draw(9, 0), head={"weights": 3}), ConfigError, "is unknown"),
+        (lambda: ff.fit("msp", draw(99, 0), cluster=None), ConfigError, "cluster: None"),
+        (lambda: ff.fit("msp", draw(99, 0), workers="a"), ConfigError, "workers: 'a'"),
+        (lambda: ff.fit("msp", draw(99, 0), workers=1.5), ConfigError, "workers: 1.5"),
+        (lambda: ff.fit("msp", draw(99, 0), memory=None), ConfigError, "None is not a size"),
+        (lambda: ff.fit("msp", draw(99, 0), cache=3), ConfigError, "cache: 3"),
+        (lambda: ff.fit("msp", draw(99, 0), classes="4"), ConfigError, "classes: '4'"),
+        (lambda: ff.score({}, draw(9, 0)[0]), ConfigError, "no fitted detector"),
         (lambda: ff.fit("msp", "features.npy"), ConfigError, "cannot read rows from a str"),
         (lambda: ff.fit("msp", draw(99, 0), head="lsd"), ConfigError, "choose auto, lda, stored"),
         (lambda: ff.fit("msp", draw(99, 0), nonfinite="drop"), ConfigError, "raise or skip"),
@@ -148,6 +184,16 @@ def test_options_name_the_row_and_equal_ids_are_refused():
             DataError,
             "row",
         ),
+        (
+            lambda: ff.fit("mahalanobis", (draw(9, 0)[0], np.full(9, -1))),
+            DataError,
+            "none of 9 rows",
+        ),
+        (
+            lambda: ff.fit("mahalanobis", (draw(9, 0)[0], np.zeros((9, 1), int))),
+            DataError,
+            r"labels have rows of shape \(1,\)",
+        ),
         (lambda: ff.fit("mahalanobis", (draw(9, 0)[0], np.zeros(8, int))), DataError, "rows"),
         (lambda: ff.fit("mahalanobis", (np.zeros((0, D)), np.zeros(0, int))), DataError, "row"),
     ],
@@ -157,9 +203,74 @@ def test_bad_input_is_one_clear_error(call, error, says):
         call()
 
 
+@pytest.mark.parametrize(
+    ("sets", "says"),
+    [
+        ({"far": np.zeros((9, T, D))}, "far: expected a mapping of names to data"),
+        ({"near": "abc"}, "near: expected a mapping"),
+        ({"far": [np.zeros((9, T, D))]}, "or a list of splits, got list"),
+        ({"far": {"a": {"features": np.zeros((9, T, D))}}, "baselines": ["msp"]}, "another"),
+    ],
+)
+def test_sets_and_baselines_that_cannot_be_taken_are_refused(fitted, sets, says):
+    with pytest.raises(ConfigError, match=says):
+        ff.evaluate(fitted, draw(60, 1)[0], **sets)
+
+
+def test_shifted_covariates_are_told_from_the_in_distribution_rows(fitted):
+    inside, shifted = draw(60, 1)[0], draw(40, 2, 4.0)[0]
+    found = ff.evaluate(fitted, inside, csid={"a": shifted}, far={"a": shifted})
+    assert {(row["n_id"], row["n_ood"]) for row in found.scores} == {(60, 40)}
+    for name in fitted:
+        numbers = [found.value(name, f"{kind}/a", "auroc") for kind in ("id/csid", "ood/far")]
+        assert numbers[0] == numbers[1]
+    with pytest.raises(UnknownNameError, match="no 'auc' of 'msp' on 'ood/far/a'; there are auroc"):
+        found.value("msp", "ood/far/a", "auc")
+    with pytest.raises(UnknownNameError, match="msp on ood/far/a"):
+        found.value("msp", "a", "auroc")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "bool"])
+def test_integer_features_are_fitted_like_the_floats_they_are(dtype):
+    x, y = draw(400, 0)
+    x = (20 * x + 60).clip(0, 120) if dtype != "bool" else x > 1
+    numbers = x.astype(dtype)
+    for name in ("mahalanobis", "vim", "msp"):
+        fit = ff.fit(name, (numbers, y), classes=K)
+        as_floats = ff.fit(name, (numbers.astype("f8"), y), classes=K)
+        assert_array_equal(fit[name](numbers), as_floats[name](numbers.astype("f8")))
+
+
 def test_features_of_another_shape_are_refused_at_scoring(fitted):
     with pytest.raises(DataError, match=r"she was fitted on features with rows \(4, 12\)"):
         fitted["she"](np.zeros((3, T, D + 1), "f4"))
+
+
+def test_masked_tokens_are_scored_by_a_fit_without_a_mask():
+    x, y = draw(300, 0)
+    pooled = ff.fit("mahalanobis", (x, y))
+    mask = np.arange(T) < np.array([[T - 1]] * 300)
+    scores = pooled["mahalanobis"]({"features": x, "mask": mask})
+    np.testing.assert_allclose(
+        scores, pooled["mahalanobis"](x[:, :-1].mean(axis=1)[:, None].repeat(T, 1)), rtol=1e-4
+    )
+
+
+def test_a_masked_token_does_not_rank_its_image():
+    rng = np.random.default_rng(0)
+    y = np.arange(300) % 3
+    x = rng.standard_normal((300, 3, 2)) + 4 * rng.standard_normal((3, 2))[y][:, None]
+    fit = ff.fit({"m": ff.detectors.RelativeMahalanobis(pool="tokens")}, (x, y))
+    tokens, mask = 6 * rng.standard_normal((2000, 3, 2)), np.tile([True, True, False], (2000, 1))
+    inside, outside = (
+        {"features": tokens[part], "mask": mask[part]} for part in np.split(np.arange(2000), 2)
+    )
+    each = np.concatenate([fit["m"](part) for part in (inside, outside)])
+    best = each[:, :2].max(axis=1)
+    assert (each[:, 2] > best).any()  # a difference of distances: the mean may exceed both
+    found = ff.evaluate(fit, inside, far={"a": outside})
+    expected = roc_auc_score(np.repeat([0, 1], 1000), best)
+    assert found.value("m", "ood/far/a", "auroc") == pytest.approx(expected, abs=1e-12)
 
 
 def test_features_of_another_model_are_refused(tmp_path):

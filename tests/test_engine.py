@@ -1,15 +1,19 @@
 """The engine: one tree, one read, lockstep passes, results that do not depend on the company."""
 
+import os
 from dataclasses import dataclass
 
+import dask
 import numpy as np
 import pytest
 
 from pipeline import detectors, engine
 from pipeline.chunk import Schema
-from pipeline.content import value
+from pipeline.content import Const, value
 from pipeline.engine import Dask, Job, Threads, Trace, rehearse, run, run_jobs, tree
 from pipeline.errors import ConfigError, DataError, FeatfoldError
+from pipeline.heads import LinearHead
+from pipeline.inputs import with_head
 from pipeline.procedure import On, Rows, Scored
 from pipeline.statistics import ClassMoments, ExactRanks, Marginals
 from pipeline.store import ArraySplit
@@ -40,6 +44,15 @@ class Asks:
         return tuple(found)
 
 
+def flat(level, node):
+    """Return the siblings that a node of this level holds already, or the node as one of them."""
+    return node if depth(node) == level else (node,)
+
+
+def depth(node):
+    return 1 + max(map(depth, node)) if isinstance(node, tuple) else 0
+
+
 def level_by_level(leaves):
     """The grouping that the tree must have, written the other way round."""
     while len(leaves) > 1:
@@ -52,11 +65,13 @@ def level_by_level(leaves):
     "count", [1, 2, 7, 8, 9, 15, 16, 63, 64, 65, 71, 72, 73, 511, 512, 513, 600]
 )
 def test_the_tree_groups_eight_neighbours_level_by_level(count):
-    made = tree(iter(range(count)), lambda level, siblings: tuple(siblings))
+    made = tree(
+        iter(range(count)), lambda level, left, right: flat(level, left) + flat(level, right)
+    )
     assert made == level_by_level(list(range(count)))
 
 
-def test_the_tree_merges_as_soon_as_eight_siblings_are_there():
+def test_no_more_than_one_node_of_each_level_waits():
     alive = most = 0
 
     def leaves():
@@ -66,13 +81,13 @@ def test_the_tree_merges_as_soon_as_eight_siblings_are_there():
             most = max(most, alive)
             yield leaf
 
-    def join(level, siblings):
+    def join(level, left, right):
         nonlocal alive
-        alive -= len(siblings) - 1
-        return siblings
+        alive -= 1
+        return left
 
     tree(leaves(), join)
-    assert most <= 8 * 3
+    assert most == 1 + 3
 
 
 def test_threads_give_the_bits_of_the_serial_run():
@@ -246,6 +261,17 @@ def test_a_bug_in_a_statistic_names_statistic_split_and_rows(where, request, tmp
         run({"m": Asks((Breaks(),))}, rows(), execute)
 
 
+def test_dask_hands_out_no_further_block_once_one_has_failed(dask_client, tmp_path):
+    split = rows(n=2000)
+    features = split._arrays["features"]
+    features[np.flatnonzero(split._arrays["labels"] >= 0)[0]] = np.nan
+    folded = []
+    execute = Dask(dask_client, tmp_path, finished=lambda pass_, work, block: folded.append(block))
+    with pytest.raises(DataError, match="not finite"):
+        run({"m": Asks((ClassMoments(),))}, split, execute)
+    assert len(folded) < len(split.blocks) / 2
+
+
 def test_a_rehearsal_reads_nothing_and_knows_the_passes():
     @dataclass(frozen=True)
     class Unreadable:
@@ -266,6 +292,41 @@ def test_a_rehearsal_reads_nothing_and_knows_the_passes():
     assert set(outcomes) == set(procedures)
 
 
+@pytest.mark.parametrize("bias", [0.0, -300.0])
+def test_a_rehearsal_asks_nothing_of_the_data_of_a_known_head(bias):
+    weight = np.random.default_rng(0).standard_normal((300, 32))
+    weight[:, :8] = 0  # blind to what marks the classes of made-up rows
+    head = LinearHead(Const(weight), Const(np.full(300, bias)))
+    x = np.zeros((9, 32))
+    split = ArraySplit(x, np.arange(9), classes=300)
+    named = {name: with_head(detectors.load(name)(), head) for name in ("she", "vim")}
+    passes, outcomes = rehearse({n: Job(d, {"train": (split,)}) for n, d in named.items()})
+    assert len(passes) == 2
+    assert set(outcomes) == {"she", "vim"}
+    with pytest.raises(DataError):
+        run(named, split)
+
+
 def test_running_twice_gives_the_same_bits():
     asked = {"m": detectors.load("mahalanobis")()}
     assert run(asked, rows()) == run(asked, rows())
+
+
+@value
+class Kills(ClassMoments.__mro__[0]):  # type: ignore[misc]
+    """A statistic that takes its worker with it."""
+
+    def absorb(self, state, chunk):
+        os._exit(1)
+
+
+def test_a_block_that_kills_its_workers_is_named(tmp_path):
+    from distributed import Client, LocalCluster
+
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 1}),
+        LocalCluster(1, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+        pytest.raises(FeatfoldError, match=r"fit-pass1: block000\d of id/train ended its worker 2"),
+    ):
+        run({"m": Asks((Kills(),))}, rows(), Dask(client, tmp_path))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -223,3 +224,20 @@ def test_views_of_an_empty_chunk_are_empty() -> None:
         array = view(chunk)
         assert array.shape[0] == 0
         assert namespace(array) is namespace(chunk["features"])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("view", [views.Tokens(), views.Pooled()])
+def test_views_of_masked_tokens_say_what_they_allocate(view: View, dtype: str) -> None:
+    data = masked(4000)
+    tokens = data.arrays["features"].astype(dtype)
+    chunk = chunk_of(data.with_arrays(features=tokens))
+    views.Pooled()(chunk) if isinstance(view, views.Tokens) else None
+    tracemalloc.start()
+    try:
+        view(chunk)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    slack = 64 * data.rows  # masks, counts and indices
+    assert peak <= view.nbytes(chunk.schema, data.rows) + slack

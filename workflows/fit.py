@@ -33,7 +33,7 @@ def main() -> int:
     except FeatfoldError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    print(f"{', '.join(fitted)}: {len(fitted.trace.passes)} passes, saved to {given.out}")
+    print(f"{', '.join(fitted)}: {fitted.passes} passes, saved to {given.out}")
     return 0
 
 

@@ -8,7 +8,7 @@ from pipeline.content import Const, value
 from pipeline.linalg import check_regularisation, nearest_squared, whiten
 from pipeline.procedure import Passes
 from pipeline.statistics import ClassMoments, Moments
-from pipeline.views import Pooled, Projected, Tokens, View
+from pipeline.views import Projected, View, features
 
 __all__ = ["Mahalanobis"]
 
@@ -35,17 +35,20 @@ class Mahalanobis:
 
     def __post_init__(self) -> None:
         check_regularisation(self.covariance, self.ridge)
+        self._moments()
+
+    def _moments(self) -> ClassMoments:
+        return ClassMoments(of=features(self.pool, self.field), precision=self.precision)
 
     def passes(self, schema: Schema) -> Passes[MahalanobisScorer]:
-        view = Tokens(self.field) if self.pool == "tokens" else Pooled(self.pool, self.field)
-        statistic = ClassMoments(of=view, precision=self.precision)
+        statistic = self._moments()
         results = yield {"moments": statistic}
         moments: Moments = results["moments"]
         white = whiten(moments.covariance, self.covariance, self.ridge, statistic.products)
         origin = moments.overall_mean
         means = (moments.mean[moments.count > 0] - origin) @ white.matrix
         return MahalanobisScorer(
-            Projected(view, Const(white.matrix), Const(origin)), Const(means), (white.note,)
+            Projected(statistic.of, Const(white.matrix), Const(origin)), Const(means), (white.note,)
         )
 
 

@@ -9,7 +9,7 @@ from pipeline.content import Const, value
 from pipeline.linalg import check_regularisation, nearest_squared, whiten
 from pipeline.procedure import Passes
 from pipeline.statistics import ClassMoments, Moments
-from pipeline.views import Pooled, Projected, Tokens, View
+from pipeline.views import Projected, View, features
 
 __all__ = ["RelativeMahalanobis"]
 
@@ -39,10 +39,13 @@ class RelativeMahalanobis:
 
     def __post_init__(self) -> None:
         check_regularisation(self.covariance, self.ridge)
+        self._moments()
+
+    def _moments(self) -> ClassMoments:
+        return ClassMoments(of=features(self.pool, self.field), precision=self.precision)
 
     def passes(self, schema: Schema) -> Passes[RelativeMahalanobisScorer]:
-        view = Tokens(self.field) if self.pool == "tokens" else Pooled(self.pool, self.field)
-        statistic = ClassMoments(of=view, precision=self.precision)
+        statistic = self._moments()
         results = yield {"moments": statistic}
         moments: Moments = results["moments"]
         within, overall = (
@@ -52,8 +55,8 @@ class RelativeMahalanobis:
         origin = moments.overall_mean
         means = (moments.mean[moments.count > 0] - origin) @ within.matrix
         return RelativeMahalanobisScorer(
-            Projected(view, Const(within.matrix), Const(origin)),
-            Projected(view, Const(overall.matrix), Const(origin)),
+            Projected(statistic.of, Const(within.matrix), Const(origin)),
+            Projected(statistic.of, Const(overall.matrix), Const(origin)),
             Const(means),
             (f"within classes: {within.note}", f"background: {overall.note}"),
         )

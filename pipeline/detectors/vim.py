@@ -11,7 +11,7 @@ from pipeline.content import Const, value
 from pipeline.errors import ConfigError, DataError
 from pipeline.heads import ABSENT_BIAS, Head, StoredHead
 from pipeline.linalg import least_norm_root, principal_axes
-from pipeline.procedure import Passes, together
+from pipeline.procedure import REHEARSING, Passes, together
 from pipeline.statistics import ClassMoments, Moments, Sum, Sums
 from pipeline.views import Linear, LogSumExp, Pooled, Projected, View, memoised
 
@@ -131,7 +131,7 @@ def _alpha(logits: Sum, residuals: Sum, dim: int, rank: int) -> float:
             f"vim: the fit rows span {rank} dimensions, so nothing but rounding is left outside "
             f"{dim} principal ones; choose dim below {rank} or fit on more rows"
         )
-    if not logits.total > 0:
+    if not logits.total > 0 and not REHEARSING.get():
         raise DataError(
             f"vim: the largest logits of the fit rows are {logits.mean:.3g} on average; scaled by "
             "a number that is not positive, a larger residual would count as less "

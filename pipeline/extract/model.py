@@ -140,27 +140,31 @@ def extract_split(
     classes: int,
     batch_rows: int = 32,
     progress: Progress | None = None,
+    attributes: Mapping[str, str] | None = None,
     **options: Any,
 ) -> None:
     """Create split ``name`` of ``store`` as the model's outputs ask for, and fill it.
 
     A split that is there already is gone on with, its committed blocks are kept; one that came from
-    another source or model is refused. ``options`` are those of ``store.create_split``.
+    another source or model is refused, and so is a second process while this one writes
+    (LockedError). ``attributes`` are recorded beside those of the model, ``options`` are those of
+    ``store.create_split``.
     """
     if not len(source):
         raise DataError(f"split {name}: source {source.name!r} has no rows")
     extractor = _extractor(model)
     outputs, _ = _run(extractor, source, name, 0, 1)
-    writer = store.create_split(
-        name,
-        declare(outputs, extractor.description.layouts),
-        classes=classes,
-        rows=len(source),
-        attributes={"source": source.name, **extractor.attributes()},
-        exist_ok=True,
-        **options,
-    )
-    extract(extractor, source, writer, batch_rows=batch_rows, progress=progress)
+    with store.lock(name):
+        writer = store.create_split(
+            name,
+            declare(outputs, extractor.description.layouts),
+            classes=classes,
+            rows=len(source),
+            attributes={"source": source.name, **extractor.attributes(), **(attributes or {})},
+            exist_ok=True,
+            **options,
+        )
+        extract(extractor, source, writer, batch_rows=batch_rows, progress=progress)
 
 
 def extract(

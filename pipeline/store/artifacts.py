@@ -123,6 +123,7 @@ def _read_head(source: Path) -> dict[str, Any]:
             )
         if _digest(head["value"]) != head["digest"]:
             raise CorruptError(f"{path}: content and digest do not match; fit again")
+        dict(head["provenance"])
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise CorruptError(f"{path} is damaged ({error}); fit again") from error
     return head

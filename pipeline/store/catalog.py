@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,10 @@ class Store:
     def writer(self, name: str) -> SplitWriter:
         """Return a writer that resumes, or appends to, an existing split."""
         return SplitWriter(self.path, name, self._declared(name))
+
+    def lock(self, name: str) -> AbstractContextManager[None]:
+        """Hold a split for as long as it is filled; LockedError at once if somebody else does."""
+        return disk.locked(self.path, f"{name}.filling", timeout_seconds=0.0)
 
     def create_split(
         self,

@@ -116,8 +116,8 @@ def locked(root: Path, name: str, timeout_seconds: float = LOCK_SECONDS) -> Iter
         lock.acquire(timeout=timeout_seconds)
     except Timeout as error:
         raise LockedError(
-            f"{root}: {name or 'the store'} was locked by another writer for {timeout_seconds:g} s;"
-            f" wait for it to end (lock file: {path})"
+            f"{root}: {name or 'the store'} is held by another writer (waited {timeout_seconds:g} "
+            f"s); try again when it has ended (lock file: {path})"
         ) from error
     except OSError as error:
         raise FeatfoldError(

@@ -17,6 +17,8 @@ from pipeline.store import layout, manifest
 
 CHUNK_NBYTES = 4 * 2**20
 BLOCK_NBYTES = 64 * 2**20
+LARGEST_CLASSES = 2**24
+"""Labels above this are taken for a mistake, such as -1 in an unsigned dtype."""
 _LAYOUTS = {"labels": "", "ids": "", "logits": "K", "mask": "T"}
 
 
@@ -52,7 +54,7 @@ class ArraySplit:
         rows = self._count_rows()
         specs = {key: _spec(key, array, name) for key, array in self._arrays.items()}
         in_memory = self._labels_in_memory()
-        known = self._count_classes(in_memory) if classes is None else classes
+        known = self._count_classes(in_memory) if classes is None else _checked_classes(classes)
         if in_memory is not None:
             layout.check_labels(in_memory, known, name, 0)
         self.schema = Schema(rows=rows, classes=known, arrays=specs, split=name)
@@ -162,7 +164,7 @@ class ArraySplit:
         if "logits" in self._arrays:
             return int(self._arrays["logits"].shape[-1])
         if labels is not None:
-            return max(0, int(labels.max()) + 1)
+            return self._classes_of(labels)
         if "labels" in self._arrays:
             raise ConfigError(
                 f"split {self.name}: labels that are computed lazily do not tell the number of "
@@ -170,8 +172,28 @@ class ArraySplit:
             )
         return 0
 
+    def _classes_of(self, labels: np.ndarray[Any, Any]) -> int:
+        largest = int(labels.max())
+        if largest >= LARGEST_CLASSES:
+            raise DataError(
+                f"split {self.name}: the largest label is {largest}, which would make as many "
+                "classes; mend the labels (below 0 is void), or pass classes="
+            )
+        return max(0, largest + 1)
+
+
+def _checked_classes(classes: Any) -> int:
+    if not isinstance(classes, (int, np.integer)) or classes < 0:
+        raise ConfigError(f"classes: {classes!r}; expected the number of classes, such as 10")
+    return int(classes)
+
 
 def _spec(key: str, array: Array, split: str) -> ArraySpec:
+    if isinstance(array, np.ma.MaskedArray):
+        raise DataError(
+            f"split {split}: {key} is a numpy masked array, whose mask would be ignored; fill it, "
+            "or leave rows out by a label below 0 and tokens by an array called mask"
+        )
     try:
         dtype = layout.dtype_name(array)
     except DataError as error:

@@ -13,6 +13,7 @@ from pipeline.views.features import Projected as Projected
 from pipeline.views.features import Stored as Stored
 from pipeline.views.features import TokenCounts as TokenCounts
 from pipeline.views.features import Tokens as Tokens
+from pipeline.views.features import features as features
 from pipeline.views.logits import Logits as Logits
 from pipeline.views.logits import LogSoftmax as LogSoftmax
 from pipeline.views.logits import LogSumExp as LogSumExp
@@ -24,4 +25,5 @@ from pipeline.views.rows import Every as Every
 from pipeline.views.rows import Finite as Finite
 from pipeline.views.rows import IsOOD as IsOOD
 from pipeline.views.rows import Labels as Labels
+from pipeline.views.rows import Outside as Outside
 from pipeline.views.rows import Valid as Valid

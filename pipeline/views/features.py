@@ -56,8 +56,10 @@ class Tokens:
 
     def nbytes(self, schema: Schema, rows: int) -> int:
         stored = schema.spec(self.field).memory_dtype.itemsize
-        copies = int(stored < 4) + int("mask" in schema.arrays)
-        return copies * floats_nbytes(self.shape(schema), rows, max(4, stored))
+        tokens, d = self.shape(schema)
+        widened = tokens if stored < 4 else 0
+        filled = tokens + 1 if "mask" in schema.arrays else 0  # with the mean it is filled by
+        return floats_nbytes((widened + filled, d), rows, max(4, stored))
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -212,3 +214,8 @@ class Projected:
     def __call__(self, chunk: Chunk) -> Array:
         x = self.of(chunk)
         return arrays.namespace(x).matmul(x - self.origin.like(x), self.basis.like(x))
+
+
+def features(pool: str, field: str = "features") -> View:
+    """Return the view that the ``pool`` of a detector names: mean, cls, or every token."""
+    return Tokens(field) if pool == "tokens" else Pooled(pool, field)

@@ -24,6 +24,12 @@ class Labels:
         return frozenset({"labels"})
 
     def shape(self, schema: Schema) -> tuple[int, ...]:
+        given = schema.arrays.get("labels")
+        if given is not None and given.shape:
+            raise DataError(
+                f"{schema.split}: labels have rows of shape {given.shape}; expected one integer "
+                "per row, so an array of shape (n,)"
+            )
         return ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
@@ -73,6 +79,34 @@ class IsOOD:
         xp = arrays.namespace(x)
         device = arrays.device_of(x)
         return xp.full((chunk.rows,), chunk.is_ood, dtype=xp.bool, device=device)
+
+
+@value
+class Outside:
+    """Whether the row comes from another split than the one named: () bool.
+
+    Tells the sets of an evaluation from its in-distribution rows, whatever they are called: sets
+    of shifted covariates are in-distribution by their name.
+    """
+
+    split: str
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({IS_OOD})
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return ()
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return rows
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x = chunk.any_array
+        xp = arrays.namespace(x)
+        outside = chunk.split != self.split
+        return xp.full((chunk.rows,), outside, dtype=xp.bool, device=arrays.device_of(x))
 
 
 @value

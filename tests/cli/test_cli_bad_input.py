@@ -1,6 +1,7 @@
 """Bad input ends with one clear error and its exit code; no traceback, nothing lost."""
 
 import hashlib
+import json
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,19 @@ def test_one_error_with_its_code(job, cli, tmp_path, name, change, setting, code
 def test_rows_that_are_not_finite_may_be_skipped(job, cli, tmp_path):
     add(Store.open(tmp_path / "feats.zarr"), "id/val", not_finite)
     assert cli("run", job, "--set", "fit.split=id/val", "--set", "nonfinite=skip").code == 0
+
+
+def test_they_are_skipped_in_the_evaluation_too(job, cli, tmp_path):
+    add(Store.open(tmp_path / "feats.zarr"), "ood/far/c", not_finite)
+    changes = ("--set", "evaluate.far=[ood/far/c]", "--set", "nonfinite=skip")
+    ended = cli("run", job, "--json", *changes)
+    assert ended.code == 0, ended.err
+    kept = {
+        row["detector"]: row["n_ood"]
+        for row in json.loads(ended.out)["scores"]
+        if row["ood"] == "ood/far/c"
+    }
+    assert kept == {"msp": 23, "mahalanobis(covariance=pinvh)": 23, "plain": 24}
 
 
 def test_an_unfinished_split_names_its_rows(job, cli, tmp_path):

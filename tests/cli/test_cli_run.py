@@ -2,12 +2,16 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import pipeline as ff
 
 MADE = """\
 import time
@@ -72,6 +76,16 @@ def test_a_run_ends_with_the_table_the_report_and_the_verdict(cli, job):
     assert verdict.startswith("done in")
     assert "per worker" in verdict
     assert "projected" in verdict
+
+
+def test_a_script_runs_the_file_and_every_id_keeps_its_scores(job):
+    text = job.read_text()
+    mine = "[{name: msp, id: a/b}, {name: energy, id: a_b}]"
+    job.write_text(re.sub(r"detectors: .*", f"detectors: {mine}", text))
+    done = ff.run(job)
+    assert done.html.is_file()
+    filed = [np.load(done.directory / f"scores/id/test/{name}.npy") for name in ("a%2Fb", "a_b")]
+    assert not np.array_equal(*filed)
 
 
 def test_quiet_and_json_are_for_scripts(cli, job):
@@ -203,3 +217,26 @@ def test_a_terminal_that_knows_no_arrows_gets_the_table(job, environment, shell)
     ended = shell("run", job)
     assert ended.code == 0, ended.err
     assert "AUROC ?" in ended.out
+
+
+def test_a_split_of_another_source_is_not_taken_for_it(from_sources, shell):
+    assert shell("run", from_sources).code == 0
+    again = shell("run", from_sources)
+    assert again.code == 0
+    assert "extract" not in again.err
+    text = from_sources.read_text()
+    from_sources.write_text(text.replace("rows: 40", "rows: 44", 1))
+    assert from_sources.read_text() != text
+    code, _, err = shell("run", from_sources)
+    assert code == 2
+    assert "was extracted from" in err
+    assert "Traceback" not in err
+
+
+def test_a_split_that_another_run_fills_ends_with_75(from_sources, shell):
+    store = ff.Store.create(from_sources.parent / "made.zarr")
+    with store.lock("id/train"):
+        code, _, err = shell("run", from_sources)
+    assert code == 75
+    assert "id/train" in err
+    assert "try again" in err

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline import detectors
-from pipeline.content import Const
+from pipeline.content import Const, value
 from pipeline.engine import Job, Trace, run_jobs
 from pipeline.heads import LDAHead, LinearHead, StoredHead
 from pipeline.testing import drive, labelled
@@ -22,6 +22,19 @@ def passes_of(chosen):
     trace = Trace()
     run_jobs({name: Job(d, {"train": (split,)}) for name, d in chosen.items()}, trace=trace)
     return [len(work.statistics) for pass_ in trace.passes for work in pass_.works]
+
+
+@value
+class NeedsNeighbours:
+    """A detector of another package, with an option that has no default."""
+
+    k: int
+    ridge: float = 1e-6
+
+
+def test_an_option_without_default_names_the_row():
+    assert detectors.options_of(NeedsNeighbours(3)) == {"k": 3}
+    assert detectors.default_id(NeedsNeighbours(3, 0.1)) == "NeedsNeighbours(k=3, ridge=0.1)"
 
 
 def test_every_detector_is_listed_and_its_class_named_in_camel_case():

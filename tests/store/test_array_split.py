@@ -131,6 +131,8 @@ def test_labels_out_of_range_are_named_now_or_when_they_are_read():
         ({"features": X.astype("complex64")}, "not supported"),
         ({"features": np.array([{}, {}])}, "not supported"),
         ({"features": X[:, :0]}, "hold nothing"),
+        ({"features": np.ma.masked_less(X, 0)}, "features is a numpy masked array"),
+        ({"features": X, "labels": np.full(N, 2**64 - 1, "u8")}, "largest label is 18446744"),
     ],
 )
 def test_input_that_is_refused(arguments, message):

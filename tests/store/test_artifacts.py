@@ -1,5 +1,6 @@
 """Saved values come back equal, and damage is found."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -131,6 +132,17 @@ def test_a_class_that_is_not_registered_is_named(tmp_path):
     code = f"from pipeline.store import load; load({str(tmp_path / 'a')!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "Pool is not a registered class" in done.stderr
+
+
+def test_a_module_that_this_version_lacks_is_named(tmp_path):
+    tree = {"class": "pipeline.detectors.newer:NewerScorer", "fields": {}}
+    text = json.dumps(tree, separators=(",", ":"), sort_keys=True)
+    save(Pool(), tmp_path / "a", {})
+    head = json.loads((tmp_path / "a/artifact.json").read_text())
+    head |= {"value": tree, "digest": hashlib.sha256(text.encode()).hexdigest()}
+    (tmp_path / "a/artifact.json").write_text(json.dumps(head))
+    with pytest.raises(ConfigError, match="newer:NewerScorer is not a registered class"):
+        load(tmp_path / "a")
 
 
 def test_constants_survive_the_file_being_removed(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import zarr
 
 from pipeline.chunk import ArraySpec
-from pipeline.errors import DataError, FeatfoldError
+from pipeline.errors import DataError, LockedError
 from pipeline.store import Store, disk, reader
 
 
@@ -145,7 +145,7 @@ def test_a_lock_that_stays_held_ends_in_a_clear_error(path, sample):
     sample.filled(path)
     with (
         disk.locked(path, "id/train"),
-        pytest.raises(FeatfoldError, match="locked by another writer"),
+        pytest.raises(LockedError, match="held by another writer"),
         disk.locked(path, "id/train", timeout_seconds=0.05),
     ):
         pass

@@ -9,7 +9,7 @@ import zarr
 
 from pipeline.chunk import ArraySpec
 from pipeline.errors import ConfigError, DataError, ExistsRefusedError
-from pipeline.store import Store
+from pipeline.store import Store, disk, layout
 from pipeline.store.declaration import declare
 
 TOKENS = {
@@ -154,6 +154,17 @@ def test_overwriting_erases_only_once_there_is_something_new(path, sample):
     writer.write(0, sample.rows(0, 8))
     assert not list(path.parent.glob(".store.zarr.replaced-*"))
     assert Store.open(path).split("id/train").schema.rows == 8
+
+
+def test_a_store_from_elsewhere_cannot_name_what_is_removed(path, sample):
+    writer = sample.writer(path)
+    (path.parent / "photos").mkdir()
+    attributes = disk.read_group(path)
+    attributes[layout.DECLARATION]["replaces"] = ["photos"]
+    disk.write_group(path, attributes)
+    writer.write(0, sample.rows(0, 8))
+    assert (path.parent / "photos").is_dir()
+    assert "replaces" not in disk.read_group(path)[layout.DECLARATION]
 
 
 def test_what_is_not_a_store_is_never_replaced(tmp_path):
