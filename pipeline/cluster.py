@@ -235,7 +235,10 @@ def _address_in(file: Path) -> str:
 
 @contextmanager
 def _leaving_interrupts() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C: this process gets it too, and stops them in order."""
+    """Start processes that ignore Ctrl-C: this process gets it too, and stops them in order.
+
+    A Ctrl-C within the second that this takes is lost; another one is not.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # signals belong to the main thread
         return

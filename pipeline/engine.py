@@ -21,7 +21,7 @@ from threadpoolctl import threadpool_limits
 from pipeline.arrays import HOST, Place
 from pipeline.chunk import Block, Split
 from pipeline.content import constants_in, read_constants_from, replaced
-from pipeline.errors import ConfigError, DataError, FeatfoldError
+from pipeline.errors import BudgetError, ConfigError, DataError, FeatfoldError
 from pipeline.fold import AnyStatistic, Partial, RowTable, fold, merge
 from pipeline.jobs import Job as Job
 from pipeline.jobs import Trace as Trace
@@ -373,6 +373,10 @@ def rehearse(jobs: Mapping[str, Job], *, stage: str = "fit") -> tuple[list[Pass]
     token = REHEARSING.set(True)
     try:
         outcomes = run_jobs(jobs, execute, stage=stage, trace=trace)
+    except MemoryError as error:
+        raise BudgetError(
+            f"the states of this job do not fit this process: {error}; check classes and shapes"
+        ) from error
     finally:
         REHEARSING.reset(token)
     return trace.passes, outcomes

@@ -1,7 +1,8 @@
 """The fold: read a block once, hand every chunk to every statistic, return one small partial.
 
 This is all that a worker does. Floats are accumulated in grains, runs of a fixed number of rows
-counted from the start of the block, so the size of the chunks on disk changes no bit of a result.
+counted from the start of the block, so the size of the chunks on disk does not change the order of
+any sum. It reaches the last bits only where a view multiplies matrices chunk by chunk.
 """
 
 from __future__ import annotations

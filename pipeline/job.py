@@ -7,7 +7,6 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -301,10 +300,14 @@ def _run_directory(config: JobConfig) -> Path:
     family = Path(config.report.directory) / config.name
     for twin in itertools.count(1):  # runs that start within one second get a number
         directory = family / (name if twin == 1 else f"{name}-{twin}")
-        with suppress(FileExistsError):
+        try:
             directory.mkdir(parents=True)
-            break
-    return directory
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"report.directory: no run can be written there ({error})") from error
+        return directory
+    raise AssertionError  # the count never ends
 
 
 def _write_latest(directory: Path) -> None:
@@ -332,13 +335,13 @@ def _extract(config: JobConfig, told: Progress) -> None:
         return
     path = Path(config.store)
     store = Store.open(path) if path.exists() else Store.create(path)
-    waiting = [source for source in config.sources if not _is_extracted(store, source)]
+    classes = config.classes or 0  # a job with sources names it: see the configuration
+    waiting = [s for s in config.sources if not _is_extracted(store, s, classes)]
     if not waiting:
         return
     from pipeline.extract import build
     from pipeline.extract.model import extract_split  # torch is loaded only to extract
 
-    classes = config.classes or 0  # a job with sources names it: see the configuration
     models: dict[str, Any] = {}
     for source in waiting:
         wanted = source.model.model_dump_json()
@@ -366,7 +369,7 @@ def _steps(told: Progress) -> Callable[[int, int], None]:
     return advance
 
 
-def _is_extracted(store: Store, source: Source) -> bool:
+def _is_extracted(store: Store, source: Source, classes: int) -> bool:
     """Tell whether a split is complete; raise where it was extracted from something else."""
     if source.split not in store.splits():
         return False
@@ -376,7 +379,13 @@ def _is_extracted(store: Store, source: Source) -> bool:
             f"{store.path}: split {source.split} was extracted from {then}, the job now says "
             f"{now}; name another split or store, or delete the old one"
         )
-    return not store.writer(source.split).missing()
+    writer = store.writer(source.split)
+    if writer.declared.classes != classes:
+        raise ConfigError(
+            f"{store.path}: split {source.split} has {writer.declared.classes} classes, the job "
+            f"now says {classes}; name another split or store, or delete the old one"
+        )
+    return not writer.missing()
 
 
 def _said_of(source: Source) -> str:

@@ -165,16 +165,16 @@ class Scored:
         if scores.ndim == 1:
             return scores
         xp = arrays.namespace(scores)
-        if "mask" in chunk.arrays:
-            # A masked token has a finite score, which a difference of distances may make largest.
-            counts = valid_tokens(chunk) | xp.isnan(scores)
-            scores = xp.where(counts, scores, xp.full_like(scores, -xp.inf))
-        return xp.max(scores, axis=1)
+        if "mask" not in chunk.arrays:
+            return xp.max(scores, axis=1)
+        valid = valid_tokens(chunk)
+        largest = xp.max(xp.where(valid, scores, xp.full_like(scores, -xp.inf)), axis=1)
+        return xp.where(xp.any(valid, axis=1), largest, xp.full_like(largest, xp.nan))
 
 
 @value
 class Scores:
-    """The scores of a scorer as they are: () float64, or (t,) per token."""
+    """The scores of a scorer as they are: () float64, or (t,) per token, NaN for masked ones."""
 
     scorer: Any
 
@@ -192,7 +192,11 @@ class Scores:
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
-        return self.scorer.score(chunk)
+        scores = self.scorer.score(chunk)
+        if scores.ndim == 1 or "mask" not in chunk.arrays:
+            return scores
+        xp = arrays.namespace(scores)
+        return xp.where(valid_tokens(chunk), scores, xp.full_like(scores, xp.nan))
 
 
 def together(procedures: Mapping[str, Passes[Any]]) -> Passes[dict[str, Any]]:

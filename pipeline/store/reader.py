@@ -106,40 +106,33 @@ class StoredSplit:
                 is_ood=self.is_ood,
                 arena=arena,
             )
+        for column in columns:
+            column.check()
         self._check_pinned(block)
 
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
         """Return the checksums that the manifest holds for the rows of a block."""
-        stored = self._record(block).arrays
+        stored = self.record(block).arrays
         return {name: stored[name].crc32c for name in self.schema.touched(fields)}
 
     def verify(self) -> None:
-        """Read everything again and compare it with the manifest; raises CorruptError."""
+        """Read every array of every block, which compares them with the manifest."""
         for block in self.blocks:
-            for name, stored in self._record(block).arrays.items():
-                column, checksum = self._column(name, block), 0
-                for start, stop in self._steps(block):
-                    rows = np.ascontiguousarray(column.rows(start, stop))
-                    checksum = manifest.crc32c(rows, checksum)
-                if manifest.hexadecimal(checksum) != stored.crc32c:
-                    raise CorruptError(
-                        f"{self.root}, split {self.name}, array {name}, rows {block.start}-"
-                        f"{block.stop}: checksum {manifest.hexadecimal(checksum)}, the manifest "
-                        f"says {stored.crc32c}; write block {block.index} again (overwrite)"
-                    )
+            for _ in self.read(block, frozenset(self.schema.arrays)):
+                pass
 
     def _steps(self, block: Block) -> Iterator[tuple[int, int]]:
         size = self.chunk_rows
         for first in range(block.start - block.start % size, block.stop, size):
             yield max(first, block.start), min(first + size, block.stop)
 
-    def _record(self, block: Block) -> manifest.Record:
+    def record(self, block: Block) -> manifest.Record:
         if block not in self.blocks[block.index : block.index + 1]:
             raise DataError(f"{self.root}, split {self.name} has no block {block}")
         return self.records[block.index]
 
     def _check_pinned(self, block: Block) -> None:
-        if manifest.read_record(self.root / self.name, block.index) != self._record(block):
+        if manifest.read_record(self.root / self.name, block.index) != self.record(block):
             raise DataError(
                 f"{self.root}, split {self.name}: block {block.index} (rows {block.start}-"
                 f"{block.stop}) was overwritten after the split was opened; open it again"
@@ -172,6 +165,18 @@ class _Column:
         self._block = block
         self._size = split.declared.chunk_rows[name]
         self._held = _NOTHING
+        self._crc32c = 0
+
+    def check(self) -> None:
+        """Raise CorruptError if the rows of the block, all read by now, are not those committed."""
+        expected = self._split.record(self._block).arrays[self.name].crc32c
+        if manifest.hexadecimal(self._crc32c) != expected:
+            raise CorruptError(
+                f"{self._split.root}, split {self._split.name}, array {self.name}, rows "
+                f"{self._block.start}-{self._block.stop}: checksum "
+                f"{manifest.hexadecimal(self._crc32c)}, the manifest says {expected}; write block "
+                f"{self._block.index} again (overwrite), or restore it from a copy"
+            )
 
     def rows(self, start: int, stop: int) -> np.ndarray[Any, Any]:
         """Return rows as stored; ranges must be asked for in order."""
@@ -205,6 +210,7 @@ class _Column:
             rows: np.ndarray[Any, Any] = self._array[start:stop]
             if rows.shape != (stop - start, *self.spec.shape):
                 raise ValueError(f"expected {stop - start} rows, got shape {rows.shape}")
+            self._crc32c = manifest.crc32c(rows, self._crc32c)
         except (OSError, ValueError, RuntimeError) as error:
             raise CorruptError(
                 f"{split.root}, split {split.name}, array {self.name}, rows {start}-{stop}: "

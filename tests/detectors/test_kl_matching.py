@@ -38,7 +38,7 @@ class TestKLMatching(DetectorLaws):
         ([0.5, 0.25, 0.25], [0.25, 0.25, 0.5], 0.1732868),
     ],
 )
-def test_zeros_of_either_side(p, d, expected):
+def test_a10_zeros_of_either_side(p, d, expected):
     (found,) = scores([logits_of(d)], [logits_of(p)])
     assert found == pytest.approx(expected, rel=1e-6)
     assert found == pytest.approx(stats.entropy(p, d), rel=1e-12)

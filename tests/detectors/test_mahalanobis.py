@@ -62,13 +62,13 @@ def test_singular_covariance_has_the_distances_of_the_pseudo_inverse():
     assert "pseudo-inverse" in scorer.notes[0]
 
 
-def test_singular_covariance_has_the_precision_of_the_pseudo_inverse():
+def test_a12_singular_covariance_has_the_precision_of_the_pseudo_inverse():
     matrix = whiten(np.array([[5.0, 10.0], [10.0, 20.0]]), "pinvh").matrix
     np.testing.assert_allclose(matrix @ matrix.T, [[0.008, 0.016], [0.016, 0.032]], rtol=1e-12)
 
 
 @pytest.mark.parametrize("partition", [[[1, 1]], [[1], [1]], [[2]]])
-def test_covariance_does_not_cancel_far_from_zero(partition):
+def test_a11_covariance_does_not_cancel_far_from_zero(partition):
     features = np.array([[5001, 5000], [5000, 5001]], np.float32)
     data = Data({"features": features, "labels": np.zeros(2, np.int64)}, 1)
     moments = drive.fold_all(ClassMoments(), data.cut(partition))

@@ -5,8 +5,10 @@ import re
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from pipeline.chunk import ArraySpec
 from pipeline.errors import CorruptError, DataError
 from pipeline.store import Store
 
@@ -137,3 +139,22 @@ def test_a_store_without_write_permission_refuses_to_be_written_in_words(path, s
     with pytest.raises(Exception, match="cannot be written to"):
         Store.open(path).writer("id/train").append(sample.rows(20, 21))
     assert Store.open(path).split("id/train").schema.rows == 20
+
+
+def test_two_chunks_that_changed_places_are_noticed(tmp_path):
+    """Each passes its own checksum; that of the block does not."""
+    store = Store.create(tmp_path / "swapped.zarr")
+    rows = np.arange(64, dtype=np.float32).reshape(16, 4)
+    writer = store.create_split(
+        "id/train", {"features": ArraySpec((4,), "float32", "D")}, classes=0, rows=16,
+        chunk_nbytes=64,
+    )  # fmt: skip
+    writer.write(0, {"features": rows})
+    folder = store.path / "id/train/features/c"
+    first, second = (folder / name / "0" for name in ("0", "1"))
+    swapped = first.read_bytes()
+    first.write_bytes(second.read_bytes())
+    second.write_bytes(swapped)
+    split = store.split("id/train")
+    with pytest.raises(CorruptError, match="array features, rows 0-16: checksum"):
+        list(split.read(split.blocks[0], frozenset({"features"})))
