@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from pipeline import api, report
 from pipeline.chunk import ArraySpec, Block, Split
 from pipeline.cluster import Resources, open_cluster, reset_peak, settle
-from pipeline.config import JobConfig, Source, load
+from pipeline.config import JobConfig, load
 from pipeline.content import digest
 from pipeline.engine import Execute, Job, Trace, rehearse, run_jobs
 from pipeline.errors import ConfigError, MissingInputError
 from pipeline.evaluation import Evaluation, LabelCounts, Sets
 from pipeline.facts import Facts, pass_facts
+from pipeline.fill import Progress, fill
 from pipeline.fold import Partial
 from pipeline.heads import Head
 from pipeline.inputs import cache_directory, choose_head
@@ -30,18 +30,8 @@ from pipeline.plan import Pass, Projection, Work, check, explain
 from pipeline.procedure import TRAIN
 from pipeline.store import DeclaredSplit, Store
 
-EXTRACTED_FROM = "extracted_from"
 SCORES, BLOCKS = "scores", "blocks"
 TRAIN_LABELS, TEST_LABELS = "labels of the fit split", "labels of the test split"
-
-
-class Progress(Protocol):
-    """What is told how far a job is; stages count bytes, or another unit that they name."""
-
-    def begin(self, name: str, total: int, unit: str = "bytes") -> None: ...
-    def advance(self, amount: int) -> None: ...
-    def end(self) -> None: ...
-    def say(self, text: str) -> None: ...
 
 
 class Silent:
@@ -220,7 +210,7 @@ def run(
     told = progress or Silent()
     began = time.perf_counter()
     config = config if isinstance(config, JobConfig) else load(config)
-    _extract(config, told)
+    fill(config, told)
     prepared = Prepared(config)
     planned = _plan(config, prepared)
     planned.check()
@@ -298,8 +288,10 @@ def _run_directory(config: JobConfig) -> Path:
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"{stamp}-{digest(config.resolved())[:8]}"
     family = Path(config.report.directory) / config.name
-    for twin in itertools.count(1):  # runs that start within one second get a number
-        directory = family / (name if twin == 1 else f"{name}-{twin}")
+    twins = 0
+    while True:  # runs that start within one second get a number
+        twins += 1
+        directory = family / (name if twins == 1 else f"{name}-{twins}")
         try:
             directory.mkdir(parents=True)
         except FileExistsError:
@@ -307,7 +299,6 @@ def _run_directory(config: JobConfig) -> Path:
         except OSError as error:
             raise ConfigError(f"report.directory: no run can be written there ({error})") from error
         return directory
-    raise AssertionError  # the count never ends
 
 
 def _write_latest(directory: Path) -> None:
@@ -327,70 +318,6 @@ def _plan(config: JobConfig, prepared: Prepared) -> Planned:
     largest = max((pass_.read_nbytes for pass_ in passes), default=0)
     resources = settle(wanted.cluster, wanted.workers, wanted.memory, largest, wanted.dashboard)
     return Planned(passes, api.projected(passes, resources), resources)
-
-
-def _extract(config: JobConfig, told: Progress) -> None:
-    """Fill the splits whose sources the job names; committed blocks are kept."""
-    if not config.sources:
-        return
-    path = Path(config.store)
-    store = Store.open(path) if path.exists() else Store.create(path)
-    classes = config.classes or 0  # a job with sources names it: see the configuration
-    waiting = [s for s in config.sources if not _is_extracted(store, s, classes)]
-    if not waiting:
-        return
-    from pipeline.extract import build
-    from pipeline.extract.model import extract_split  # torch is loaded only to extract
-
-    models: dict[str, Any] = {}
-    for source in waiting:
-        wanted = source.model.model_dump_json()
-        if wanted not in models:
-            models[wanted] = build(source.model.factory, **source.model.arguments)
-        rows = build(source.data.factory, **source.data.arguments)
-        told.begin(f"extract {source.split}", len(rows), "rows")
-        extract_split(
-            store, source.split, models[wanted], rows,
-            classes=classes, block_nbytes=config.block_nbytes, progress=_steps(told),
-            attributes={EXTRACTED_FROM: _said_of(source)},
-        )  # fmt: skip
-        told.end()
-
-
-def _steps(told: Progress) -> Callable[[int, int], None]:
-    """Turn "rows done so far" into steps."""
-    last = 0
-
-    def advance(done: int, rows: int) -> None:
-        nonlocal last
-        told.advance(done - last)
-        last = done
-
-    return advance
-
-
-def _is_extracted(store: Store, source: Source, classes: int) -> bool:
-    """Tell whether a split is complete; raise where it was extracted from something else."""
-    if source.split not in store.splits():
-        return False
-    then, now = store.attributes(source.split).get(EXTRACTED_FROM), _said_of(source)
-    if then is not None and then != now:
-        raise ConfigError(
-            f"{store.path}: split {source.split} was extracted from {then}, the job now says "
-            f"{now}; name another split or store, or delete the old one"
-        )
-    writer = store.writer(source.split)
-    if writer.declared.classes != classes:
-        raise ConfigError(
-            f"{store.path}: split {source.split} has {writer.declared.classes} classes, the job "
-            f"now says {classes}; name another split or store, or delete the old one"
-        )
-    return not writer.missing()
-
-
-def _said_of(source: Source) -> str:
-    """Return what a job says of the rows of a split and of their model, as text to compare."""
-    return f"{source.data.model_dump_json()} by {source.model.model_dump_json()}"
 
 
 def _told(execute: Execute, told: Progress) -> Execute:

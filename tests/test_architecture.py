@@ -30,6 +30,7 @@ LAYERS = (
     ("cluster", "evaluation", "inputs"),
     ("api", "extract", "report", "testing"),
     ("config", "facts"),
+    ("fill",),
     ("job",),
     ("cli",),
     ("__main__",),
