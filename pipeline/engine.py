@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -210,6 +211,7 @@ def _merge_task(statistics: Sequence[AnyStatistic], left: Partial, right: Partia
     return merge(statistics, (left, right))
 
 
+@cache
 def _limit_blas() -> None:
     """Limit the threads of this worker for good: an end of the limit would reach other tasks."""
     threadpool_limits(BLAS_THREADS)

@@ -125,4 +125,4 @@ def test_the_kernel_counts_no_more_than_the_pruned_arrays_once_per_pass(
     read = sum(dask_client.run(_bytes_read).values()) - before
     logical = sum(pass_.read_nbytes for pass_ in trace.passes)
     assert logical == 2 * TRAIN_ROWS * (TOKENS * D * 4 + 8)
-    assert logical <= read <= 1.05 * logical
+    assert 0.99 * logical <= read <= 1.05 * logical  # labels are compressed
