@@ -156,8 +156,9 @@ def collect(outcomes: Mapping[str, Any], views: Mapping[str, View], sets: Sets) 
         bins = histogram(sides, HISTOGRAM_BINS)
         counts = {name: column.tolist() for name, column in bins.counts.items()}
         found.histograms.append(
-            {"detector": detector, "edges": bins.edges.tolist(), "counts": counts}
-        )
+            {"detector": detector, "edges": bins.edges.tolist(), "counts": counts,
+             "scale": bins.scale, "beyond": {name: [*ends] for name, ends in bins.beyond.items()}}
+        )  # fmt: skip
     if "classification" in outcomes:
         found.classification = _classification(outcomes["classification"], sets.id_test.name)
     found.tables = {

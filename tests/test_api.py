@@ -86,6 +86,12 @@ def test_evaluation_matches_scikit_learn(fitted):
                 average_precision_score(truth, values), abs=1e-12
             )
     assert np.trace(found.classification["confusion"]) > 100
+    rows = {"id/test": 150, "ood/near/a": 90, "ood/far/b": 80}
+    for record in found.histograms:
+        assert {split: sum(counts) for split, counts in record["counts"].items()} == rows
+        assert record["beyond"].keys() == rows.keys()
+    scales = {record["detector"]: record["scale"] for record in found.histograms}
+    assert (scales["msp"], scales["energy"]) == ("log", "linear")
 
 
 def test_saved_detectors_score_the_same(fitted, tmp_path):

@@ -5,8 +5,9 @@ All are exact counts from the ranks. Thinning a curve leaves points out and move
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,27 @@ Counts = np.ndarray[Any, np.dtype[np.int64]]
 
 MARKED_TPR = 0.95
 """The true positive rate whose point every curve keeps."""
+
+TAIL = 0.005
+"""Share of the finite rows of all sets beyond either quantile that histogram bins start from."""
+
+SMALL_TAIL = 0.1
+"""Largest share that rounding up to whole rows may make of ``TAIL``: ten rows can lose one."""
+
+NEAR = 0.5
+"""Scores beyond those quantiles by this much of the distance between them still get bins."""
+
+LOG_SPREAD = 100.0
+"""Ratio of the quantiles from which positive scores get a log scale.
+
+Beyond it, 60 equal bins put every score below a sixtieth of the highest into the first.
+"""
+
+LOG_DECADES = 30
+"""Most decades of bins below the upper quantile: two of 60 bins for each.
+
+A saturated softmax leaves scores down to 1e-300, too far apart to draw.
+"""
 
 
 class ROCCurve(NamedTuple):
@@ -56,6 +78,10 @@ class Histogram(NamedTuple):
     """(b + 1,), ascending and finite."""
     counts: dict[str, Counts]
     """(b,) for each set; together all of its rows."""
+    scale: Literal["log", "linear"]
+    """Bins of equal ratio, or of equal width."""
+    beyond: dict[str, tuple[int, int]]
+    """Rows of each set below the first and above the last edge, counted in the end bins."""
 
 
 def roc_curve(ranks: Ranks, max_points: int = 500) -> ROCCurve:
@@ -89,14 +115,25 @@ def precision_recall_curve(
 
 
 def histogram(sets: Mapping[str, Ranks], bins: int = 60) -> Histogram:
-    """Return histograms of the scores of several sets over ``bins`` equal bins.
+    """Return histograms of the scores of several sets over shared ``bins`` that show the bulk.
 
-    The bins span the finite scores of all sets; infinite scores count in the end bins. Where all
-    scores are equal the bins are one unit, or as much as float64 can tell apart, wide in all.
+    The bins are geometric where no score is negative or zero and the scores spread widely, else
+    equal. They reach as far as scores lie near the bulk of all sets together; scores beyond, and
+    infinite ones, count in the end bins. Where all scores are equal the bins are one unit, or as
+    much as float64 can tell apart, wide in all.
     """
     occupied = {name: _occupied(ranks) for name, ranks in sets.items()}
-    edges = _edges([scores for scores, _ in occupied.values()], bins)
-    return Histogram(edges, {name: _binned(*held, edges) for name, held in occupied.items()})
+    scores, rows = _pooled(list(occupied.values()))
+    edges = _geometric(scores, rows, bins)
+    scale: Literal["log", "linear"] = "linear" if edges is None else "log"
+    if edges is None:
+        edges = _even(*_range(scores, rows), bins)
+    return Histogram(
+        edges,
+        {name: _binned(*held, edges) for name, held in occupied.items()},
+        scale,
+        {name: _beyond(*held, edges) for name, held in occupied.items()},
+    )
 
 
 def one_side(ranks: Ranks, side: str) -> Ranks:
@@ -124,10 +161,59 @@ def _occupied(ranks: Ranks) -> tuple[Floats, Counts]:
     return arrays.to_host(ranks.values)[rows > 0], rows[rows > 0]
 
 
-def _edges(scores: Sequence[Floats], bins: int) -> Floats:
-    finite = np.concatenate([np.zeros(0), *scores])
-    finite = finite[np.isfinite(finite)]
-    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+def _pooled(held: Sequence[tuple[Floats, Counts]]) -> tuple[Floats, Counts]:
+    """Return the scores of all sets, ascending, and their rows."""
+    scores = np.concatenate([np.zeros(0), *(scores for scores, _ in held)])
+    rows = np.concatenate([np.zeros(0, np.int64), *(rows for _, rows in held)])
+    order = np.argsort(scores, kind="stable")
+    return scores[order], rows[order]
+
+
+def _bulk(scores: Floats, rows: Counts) -> tuple[float, float]:
+    """Return the scores with ``TAIL`` of the rows below and above, of at least one score."""
+    below = np.cumsum(rows)
+    total = int(below[-1])
+    left_out = min(math.ceil(TAIL * total), int(SMALL_TAIL * total))
+    low = np.searchsorted(below, left_out, side="right")
+    high = np.searchsorted(below, total - left_out, side="left")
+    return float(scores[low]), float(scores[high])
+
+
+def _range(scores: Floats, rows: Counts) -> tuple[float, float]:
+    """Return the outermost finite scores near the bulk; of no finite score, zero."""
+    finite = np.isfinite(scores)
+    scores, rows = scores[finite], rows[finite]
+    if not len(scores):
+        return 0.0, 0.0
+    low, high = _bulk(scores, rows)
+    if low == high:  # nearly all scores are equal, and no bins could show more of them
+        return float(scores[0]), float(scores[-1])
+    reach = NEAR * high - NEAR * low
+    near = scores[(scores >= low - reach) & (scores <= high + reach)]
+    return float(near[0]), float(near[-1])
+
+
+def _geometric(scores: Floats, rows: Counts, bins: int) -> Floats | None:
+    """Return edges of equal ratio, or None where scores are not positive or close together."""
+    finite = np.isfinite(scores)
+    if not finite.any() or scores[0] <= 0:
+        return None
+    smallest = float(np.finfo(np.float64).smallest_normal)  # ratios below it are coarse
+    low, high = (max(score, smallest) for score in _bulk(scores[finite], rows[finite]))
+    if high / LOG_SPREAD <= low:
+        return None
+    floor = max(math.log10(high) - LOG_DECADES, math.log10(smallest))
+    first, last = _range(np.log10(scores).clip(min=floor), rows)
+    # From the scores themselves where they are the ends: rounding must put none of them beyond.
+    within = scores[finite & (np.log10(scores) >= first) & (np.log10(scores) <= last)]
+    low = float(within[0]) if first > floor else 10.0**floor
+    share = np.arange(bins + 1) / bins
+    edges: Floats = low ** (1 - share) * float(within[-1]) ** share
+    return edges
+
+
+def _even(low: float, high: float, bins: int) -> Floats:
+    """Return edges of equal width over a range, widened where float64 could not part them."""
     if low == high:
         low, high = low - 0.5, high + 0.5
     centre = low / 2 + high / 2
@@ -144,3 +230,7 @@ def _binned(scores: Floats, rows: Counts, edges: Floats) -> Counts:
     below = np.append(0, np.cumsum(rows))
     counts: Counts = np.diff(below[np.concatenate([[0], inner, [len(scores)]])])
     return counts
+
+
+def _beyond(scores: Floats, rows: Counts, edges: Floats) -> tuple[int, int]:
+    return int(rows[scores < edges[0]].sum()), int(rows[scores > edges[-1]].sum())

@@ -40,6 +40,10 @@ DASHES: tuple[Any, ...] = (
 TAIL = 0.002  # share of each split's rows that may lie beyond either end of the drawn score axis
 WIDTH, HEIGHT = 275, 190  # of the ridges; as high as the ROC panel beside them on a wide page
 ROW_HEIGHT = 38
+DECADE_TICKS = 5  # marks fit below the ridges
+LABEL_WIDTH = 5  # of a character, about
+DECADE_STEPS = (1, 2, 3, 5, 10, 20, 50, 100, 200)
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 CELL_TEXT_CLASSES = 20
 CONFUSION_BLOCKS = 40
 STYLE = {
@@ -99,29 +103,36 @@ class Sets:
 
 @_house_style
 def histogram(record: Histogram, sets: Sets, max_bins: int) -> str:
-    """Ridges of scores: each OOD set over the ID silhouette, each scaled to its own peak."""
+    """Ridges of scores: each OOD set over the ID silhouette, each scaled to its own peak.
+
+    An end bin that also counts rows beyond the axis is cut at the peak of the other bins, where
+    those hold most rows.
+    """
     edges, counts = _finite_bins(record, max_bins)
     members = [member for member in sets.order if member in counts]
     inside = [split for split in counts if split in sets.inside]
     if len(edges) < 2 or not members:
         return ""
     low, high = _drawn_range(edges, [counts[split] for split in inside + members])
-    silhouette = _outline(edges, sum((counts[split] for split in inside), np.zeros(len(edges) - 1)))
+    together = sum((counts[split] for split in inside), np.zeros(len(edges) - 1))
+    silhouette = _outline(edges, together, _open_ends(record, inside))
     foot = 30
     height = round(max(ROW_HEIGHT * len(members) + foot, HEIGHT))
     figure = _figure(WIDTH, height)
     axes = figure.add_axes((6 / WIDTH, foot / height, 1 - 12 / WIDTH, 1 - foot / height))
     for base, member in enumerate(reversed(members)):
         _ridge(axes, base, silhouette, facecolor=(ID, 0.5), linewidth=0)
-        colour, outline = sets.colour(member), _outline(edges, counts[member])
+        colour = sets.colour(member)
+        outline = _outline(edges, counts[member], _open_ends(record, [member]))
         line = {"edgecolor": colour, "linewidth": 1.3, "linestyle": sets.dash(member)}
         _ridge(axes, base, outline, facecolor=(colour, 0.14), **line)
         axes.axhline(base, color=RULE, linewidth=0.8)
         axes.text(low, base + 0.72, sets.label(member), color=INK, parse_math=False)
     axes.set(xlim=(low, high), ylim=(0, len(members)), yticks=[])
     axes.spines[:].set_visible(False)
-    axes.locator_params(axis="x", nbins=5)
-    axes.set_xlabel("score (higher = more OOD)", labelpad=2)
+    scale = _decades(axes, low, high) if _is_log(record) else _multiples(axes)
+    _keep_inside(axes, low, high)
+    axes.set_xlabel(f"score{scale} (higher = more OOD)", labelpad=2)
     shown = ", ".join(sets.names[member] for member in members)
     return _svg(figure, f"Scores of {record['detector']}: ID rows against {shown}")
 
@@ -211,9 +222,65 @@ def line_sample(sets: Sets, member: str) -> str:
     return _svg(figure, f"Line of {sets.names[member]}, {sets.group[member]}")
 
 
+def has_open_ends(record: Histogram) -> bool:
+    """Whether end bins also count rows beyond the edges."""
+    return any(any(ends) for ends in record.get("beyond", {}).values())
+
+
+def _is_log(record: Histogram) -> bool:
+    return record.get("scale") == "log"
+
+
+def _open_ends(record: Histogram, splits: Sequence[str]) -> tuple[bool, bool]:
+    """Whether the first and whether the last bin count rows of ``splits`` beyond the edges."""
+    beyond = record.get("beyond", {})
+    below, above = (any(beyond.get(split, (0, 0))[end] for split in splits) for end in (0, 1))
+    return below, above
+
+
+def _decades(axes: Any, low: float, high: float) -> str:
+    """Mark whole decades of an axis of exponents; return what the axis label says of it."""
+    step = next(step for step in DECADE_STEPS if (high - low) / step <= DECADE_TICKS)
+    marks = np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step
+    axes.set_xticks(marks, [_power(int(mark)) for mark in marks])
+    return ", log scale"
+
+
+def _multiples(axes: Any) -> str:
+    """Mark round scores; return the power of ten and the offset that the marks leave out."""
+    axes.locator_params(axis="x", nbins=5)
+    formatter = axes.xaxis.get_major_formatter()
+    formatter.set_locs(axes.get_xticks())
+    axes.xaxis.get_offset_text().set_visible(False)
+    offset = formatter.get_offset()  # such as 1e8, +1e9 or 1e-6+1e9
+    if power := re.match(r"1e(-?\d+)", offset):
+        return f" × {_power(int(power[1]))} {offset[power.end() :]}".rstrip()
+    return f" {offset}".rstrip()
+
+
+def _keep_inside(axes: Any, low: float, high: float) -> None:
+    """Move the marks' labels that the edges of the figure would cut to the inside."""
+    for mark, label in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True):
+        half = LABEL_WIDTH * len(label.get_text()) / 2 - 6
+        from_low = (mark - low) / (high - low) * (WIDTH - 12)
+        if from_low < half:
+            label.set_horizontalalignment("left")
+        elif WIDTH - 12 - from_low < half:
+            label.set_horizontalalignment("right")
+
+
+def _power(exponent: int) -> str:
+    return "10" + str(exponent).translate(SUPERSCRIPTS)
+
+
 def _finite_bins(record: Histogram, max_bins: int) -> tuple[Any, dict[str, Any]]:
-    """Edges and counts without open-ended bins, neighbours joined until at most ``max_bins``."""
+    """Edges and counts without open-ended bins, neighbours joined until at most ``max_bins``.
+
+    The edges of a log scale come as exponents of ten.
+    """
     edges = np.asarray([np.nan if e is None else e for e in record["edges"]], float)
+    if _is_log(record):
+        edges = np.log10(np.where(edges > 0, edges, np.nan))
     finite = np.flatnonzero(np.isfinite(edges[:-1]) & np.isfinite(edges[1:]) & (np.diff(edges) > 0))
     if not len(finite):
         return edges[:0], {}
@@ -243,14 +310,20 @@ def _ridge(axes: Any, base: int, outline: tuple[Any, Any], **look: Any) -> None:
     axes.stairs(base + 0.66 * density, edges, baseline=base, fill=True, **look)
 
 
-def _outline(edges: Any, counts: Any) -> tuple[Any, Any]:
-    """Counts per unit of score at a peak of one, and their edges, between the outermost counts."""
+def _outline(edges: Any, counts: Any, open_ends: tuple[bool, bool]) -> tuple[Any, Any]:
+    """Counts per unit of the axis at a peak of one, and their edges, between the outermost counts.
+
+    Open ends are cut at the peak of the other bins where those hold at least half of the counts.
+    """
     filled = np.flatnonzero(counts)
     if not len(filled):
         return np.zeros(1), edges[:2]
     first, last = filled[0], filled[-1] + 1
-    density = counts[first:last] / np.diff(edges[first : last + 1])
-    return density / density.max(), edges[first : last + 1]
+    density = counts / np.diff(edges)
+    closed = slice(int(open_ends[0]), len(density) - int(open_ends[1]))
+    most = 2 * counts[closed].sum() >= counts.sum()
+    peak = density[closed].max() if most else density.max()
+    return (density[first:last] / peak).clip(max=1), edges[first : last + 1]
 
 
 def _figure(width: int, height: int) -> Figure:

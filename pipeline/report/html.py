@@ -67,6 +67,7 @@ def render(results: Results) -> str:
         sets=sets,
         keys={member: figures.line_sample(sets, member) for member in sets.order},
         panels=panels,
+        open_ends=any(figures.has_open_ends(record) for record in results["histograms"]),
         drawn=min(len(panels), _panels_drawn(sets)),
         classes=_listed_classes(classification["per_class"]) if classification else [],
         confusion=figures.confusion(classification) if classification else "",

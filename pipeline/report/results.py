@@ -93,11 +93,17 @@ class Score(TypedDict):
 
 
 class Histogram(TypedDict):
-    """Scores of one detector over shared bins: b + 1 edges, b counts for each split."""
+    """Scores of one detector over shared bins: b + 1 edges, b counts for each split.
+
+    ``scale`` is log or linear. ``beyond`` has the rows of each split below the first and above
+    the last edge, which the end bins count too.
+    """
 
     detector: str
     edges: list[float | None]
     counts: dict[str, list[int]]
+    scale: NotRequired[str]
+    beyond: NotRequired[dict[str, list[int]]]
 
 
 class Curve(TypedDict):
@@ -356,6 +362,17 @@ def _agree(results: Results, where: str) -> None:
                 raise DataError(
                     f"{where}: histogram of {histogram['detector']!r} on {split!r}: expected "
                     f"{len(histogram['edges']) - 1} counts, got {len(counts)}"
+                )
+        if (scale := histogram.get("scale", "linear")) not in ("log", "linear"):
+            raise DataError(
+                f"{where}: histogram of {histogram['detector']!r}: expected the scale log or "
+                f"linear, got {scale!r}"
+            )
+        for split, ends in histogram.get("beyond", {}).items():
+            if len(ends) != 2:
+                raise DataError(
+                    f"{where}: histogram of {histogram['detector']!r} on {split!r}: expected "
+                    f"2 numbers of rows beyond the edges, got {len(ends)}"
                 )
     for curve in results["curves"]:
         if len(curve["fpr"]) != len(curve["tpr"]):

@@ -104,10 +104,10 @@ def test_too_few_points_are_refused() -> None:
 
 @LAW
 @given(
-    st.lists(
-        st.floats(allow_nan=False, min_value=-1e300, max_value=1e300), min_size=1, max_size=40
-    ),
-    st.lists(st.floats(allow_nan=False, width=32, min_value=-8, max_value=8), max_size=40),
+    st.lists(st.floats(allow_nan=False, min_value=-1e300, max_value=1e300), min_size=1, max_size=40)
+    | st.lists(st.floats(allow_nan=False, min_value=5e-324), min_size=1, max_size=40),
+    st.lists(st.floats(allow_nan=False, width=32, min_value=-8, max_value=8), max_size=40)
+    | st.lists(st.floats(allow_nan=False, min_value=5e-324, max_value=8), max_size=40),
     st.integers(1, 30),
 )
 def test_histogram_counts_every_row_in_its_bin(
@@ -115,13 +115,111 @@ def test_histogram_counts_every_row_in_its_bin(
 ) -> None:
     found = metrics.histogram({"id": ranks_from(inside, []), "ood": ranks_from([], outside)}, bins)
     assert found.edges.shape == (bins + 1,)
+    assert np.isfinite(found.edges).all()
     assert (np.diff(found.edges) > 0).all()
-    assert found.edges[0] <= min([*inside, *outside])
-    assert found.edges[-1] >= max([*inside, *outside])
+    low, high = found.edges[[0, -1]]
     for name, rows in (("id", inside), ("ood", outside)):
         assert found.counts[name].dtype == np.int64
-        expected, _ = np.histogram(rows, found.edges)
+        assert found.counts[name].sum() == len(rows)
+        expected, _ = np.histogram(np.clip(rows, low, high), found.edges)
         np.testing.assert_array_equal(found.counts[name], expected)
+        assert found.beyond[name] == (sum(s < low for s in rows), sum(s > high for s in rows))
+
+
+def spread(low: float, high: float, rows: int = 2000) -> Any:
+    return np.geomspace(low, high, rows)
+
+
+def test_positive_scores_of_many_decades_have_geometric_bins() -> None:
+    found = metrics.histogram(
+        {"id": ranks_from(spread(1e-12, 1e-3), []), "ood": ranks_from([], spread(1e-6, 0.5))}, 60
+    )
+    assert found.scale == "log"
+    assert found.edges[[0, -1]] == pytest.approx([1e-12, 0.5])
+    ratios = found.edges[1:] / found.edges[:-1]
+    np.testing.assert_allclose(ratios, ratios[0], rtol=1e-12)
+    assert found.counts["id"].max() < 70
+    assert found.beyond == {"id": (0, 0), "ood": (0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("shift", "factor", "scale"),
+    [(0, 1e4, "log"), (0, 120, "log"), (0, 50, "linear"), (-1, 1e4, "linear")],
+)
+def test_scale_follows_the_spread_and_the_sign(shift: float, factor: float, scale: str) -> None:
+    ranks = ranks_from(spread(1, factor) + shift, [])
+    found = metrics.histogram({"all": ranks}, 60)
+    assert found.scale == scale
+    assert found.beyond["all"] == (0, 0)
+    if scale == "linear":
+        np.testing.assert_allclose(np.diff(found.edges), np.diff(found.edges)[0], rtol=1e-9)
+
+
+@pytest.mark.parametrize("low", [0.0, -1e-9, -np.inf])
+def test_one_score_that_is_not_positive_makes_bins_linear(low: float) -> None:
+    found = metrics.histogram({"all": ranks_from([low, *spread(1e-9, 1)], [])}, 60)
+    assert found.scale == "linear"
+    assert found.counts["all"].sum() == 2001
+
+
+@pytest.mark.parametrize("rows", [10, 300, 20_000])
+@pytest.mark.parametrize("outlier", [1e12, -1e12, 1e300])
+def test_an_outlier_does_not_squeeze_the_bulk(rows: int, outlier: float) -> None:
+    bulk = np.random.default_rng(1).normal(50, 3, rows - 1)
+    found = metrics.histogram({"id": ranks_from(bulk, []), "ood": ranks_from([], [outlier])}, 60)
+    assert found.scale == "linear"
+    low, high = found.edges[[0, -1]]
+    assert bulk.min() <= low < high <= bulk.max()
+    assert high - low > 0.5 * np.ptp(bulk)
+    assert found.beyond["ood"] == (int(outlier < 0), int(outlier > 0))
+    assert rows == 10 or found.beyond["id"] == (0, 0)
+    assert found.counts["ood"][0 if outlier < 0 else -1] == 1
+
+
+def test_a_tail_beyond_the_reach_counts_in_the_last_bin() -> None:
+    found = metrics.histogram({"all": ranks_from(np.arange(1000), [990, 5000, 6000])}, 10)
+    assert found.edges.tolist() == pytest.approx(np.linspace(0, 999, 11).tolist())
+    assert found.beyond["all"] == (0, 2)
+    assert found.counts["all"].tolist() == [100] * 9 + [103]
+
+
+def test_log_bins_span_a_bounded_number_of_decades() -> None:
+    ranks = ranks_from(spread(1e-200, 1), [5e-324, 1e-310])
+    found = metrics.histogram({"all": ranks}, 60)
+    assert found.scale == "log"
+    assert found.edges[-1] == pytest.approx(1, rel=1e-12)
+    assert 30 <= -np.log10(found.edges[0]) < 32
+    below = int((ranks.values < found.edges[0]).sum())
+    assert found.beyond["all"] == (below, 0)
+    assert found.counts["all"][0] >= below > 1600
+
+
+@pytest.mark.parametrize(
+    ("rows", "scale"),
+    [
+        ([5e-324, 1e-323, 3e-320, 1e-310], "linear"),
+        ([5e-324, 1e-310, 1e-300, 1e-290], "log"),
+        ([5e-324, 1.7e308], "log"),
+    ],
+)
+def test_denormal_scores_have_bins(rows: list[float], scale: str) -> None:
+    found = metrics.histogram({"all": ranks_from(rows, [])}, 60)
+    assert found.scale == scale
+    assert (np.diff(found.edges) > 0).all()
+    assert found.counts["all"].sum() == len(rows)
+
+
+def test_infinite_scores_count_in_the_last_geometric_bin() -> None:
+    found = metrics.histogram({"all": ranks_from(spread(1, 1e6), [np.inf] * 900)}, 6)
+    assert found.scale == "log"
+    assert found.edges == pytest.approx(10.0 ** np.arange(7))
+    assert found.counts["all"].sum() == 2900
+    assert found.beyond["all"] == (0, 900)
+
+
+def test_scores_equal_but_for_a_few_keep_their_range() -> None:
+    found = metrics.histogram({"all": ranks_from([0] * 999, [8])}, 4)
+    assert found.edges.tolist() == [0, 2, 4, 6, 8]
 
 
 def test_histogram_bins_are_shared_and_span_the_union() -> None:
@@ -136,6 +234,7 @@ def test_infinite_scores_count_in_the_end_bins() -> None:
     found = metrics.histogram({"all": ranks}, 4)
     assert found.edges.tolist() == [0, 1, 2, 3, 4]
     assert found.counts["all"].tolist() == [2, 0, 1, 3]
+    assert found.beyond["all"] == (1, 2)
     only = metrics.histogram({"all": ranks_from([-np.inf], [np.inf])}, 2)
     assert only.edges.tolist() == [-0.5, 0, 0.5]
     assert only.counts["all"].tolist() == [1, 1]
@@ -146,6 +245,7 @@ def test_constant_scores_have_bins(score: float) -> None:
     found = metrics.histogram({"all": ranks_from([score] * 3, [score])}, 5)
     assert (np.diff(found.edges) > 0).all()
     assert found.counts["all"].sum() == 4
+    assert (found.scale, found.beyond["all"]) == ("linear", (0, 0))
 
 
 def test_scores_a_few_units_in_the_last_place_apart() -> None:

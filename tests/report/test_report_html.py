@@ -239,6 +239,78 @@ def test_odd_histograms_draw(
         record["edges"] = edges
         record["counts"] = dict.fromkeys(record["counts"], counts)
     assert page(results).tags["article"] == 2
+    for record in results["histograms"]:  # an older file has neither key
+        record |= {"scale": "log", "beyond": {split: [1, 2] for split in record["counts"]}}
+    assert page(results).tags["article"] == 2
+
+
+END_BINS = "Rows beyond the axis count in its end bins"
+
+
+def with_edges(
+    factory: Callable[..., dict[str, Any]], edges: Any, scale: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    results = factory({"msp": 1.0}, far=[])
+    results["histograms"] = results["histograms"][:1]
+    record: dict[str, Any] = results["histograms"][0]
+    record |= {"edges": list(edges), "scale": scale}
+    record["counts"] = {split: [1] * (len(edges) - 1) for split in record["counts"]}
+    return results, record
+
+
+def test_a_log_scale_has_decades_and_says_so(factory: Callable[..., dict[str, Any]]) -> None:
+    results, record = with_edges(factory, np.geomspace(1e-12, 1, 61), "log")
+    found = page(results)
+    assert "score, log scale (higher = more OOD)" in found.words
+    decades = re.compile("10[⁻⁰¹²³⁶⁹]+")
+    marks = [word for word in found.words if decades.fullmatch(word)]
+    assert marks == ["10⁻¹²", "10⁻⁹", "10⁻⁶", "10⁻³", "10⁰"]
+    del record["scale"]
+    found = page(results)
+    assert "score (higher = more OOD)" in found.words
+    assert not any(decades.fullmatch(word) for word in found.words)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words", "mark"),
+    [
+        (0, 4e8, "score × 10⁸ (higher = more OOD)", "3"),
+        (-4e-7, 0, "score × 10⁻⁷ (higher = more OOD)", "-3"),
+        (1e9, 1e9 + 4, "score +1e9 (higher = more OOD)", "3"),
+        (-100, 26, "score (higher = more OOD)", "-50"),
+    ],
+)
+def test_a_linear_axis_says_its_power_of_ten_once(
+    factory: Callable[..., dict[str, Any]], low: float, high: float, words: str, mark: str
+) -> None:
+    found = page(with_edges(factory, np.linspace(low, high, 61), "linear")[0])
+    assert words in found.words
+    assert mark in found.words
+    assert not any(re.match(r"\+?1e", word) for word in found.words)
+
+
+def test_rows_beyond_the_axis_are_told_and_set_no_peak(
+    factory: Callable[..., dict[str, Any]],
+) -> None:
+    results, record = with_edges(factory, np.geomspace(1e-12, 1, 61), "log")
+    even = page(results)
+    assert END_BINS not in even.text
+    for counts in record["counts"].values():
+        counts[0] = 50
+    record["beyond"] = {split: [49, 0] for split in record["counts"]}
+    found = page(results)
+    assert END_BINS in found.text
+    # The first bin is as high as the others, so the ridges are those of even counts.
+    assert found.values("d") == even.values("d")
+    record["beyond"] = {split: [0, 0] for split in record["counts"]}
+    scaled = page(results)
+    assert END_BINS not in scaled.text
+    assert scaled.values("d") != even.values("d")
+    for counts in record["counts"].values():
+        counts[0] = 100
+    true_to_scale = page(results).values("d")
+    record["beyond"] = {split: [99, 0] for split in record["counts"]}
+    assert page(results).values("d") == true_to_scale  # most rows lie beyond the axis
 
 
 def test_odd_curves_and_classes_draw(factory: Callable[..., dict[str, Any]]) -> None:

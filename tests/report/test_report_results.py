@@ -99,6 +99,8 @@ def put(value: Any, *path: str | int) -> Change:
         (put("nobody", "curves", 0, "detector"), r"curves\[0\].detector: 'nobody'"),
         (put("msp", "detectors", 1, "id"), "share an id"),
         (put([1], "histograms", 0, "counts", "id/test"), "expected 64 counts, got 1"),
+        (put("cubic", "histograms", 0, "scale"), "expected the scale log or linear, got 'cubic'"),
+        (put({"id/test": [1]}, "histograms", 0, "beyond"), "2 numbers of rows beyond the edges"),
         (put([0.0], "curves", 0, "fpr"), "1 fpr values"),
         (put([[1]], "classification", "confusion"), "expected 8 x 8 counts"),
     ],
