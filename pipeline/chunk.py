@@ -86,12 +86,6 @@ class Schema:
         return (self.classes, {name: self.arrays[name] for name in self.touched(fields)})
 
 
-class Memoised(Protocol):
-    """What a chunk remembers results for: a hashable value that computes from the chunk."""
-
-    def __hash__(self) -> int: ...
-
-
 class Arena:
     """Scratch buffers by name, kept from chunk to chunk and grown when a chunk has more rows."""
 

@@ -15,7 +15,6 @@ from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
-from pipeline.errors import FeatfoldError
 from pipeline.statistics import Statistic
 from pipeline.views import View, memoised
 from pipeline.views.base import valid_tokens
@@ -222,12 +221,3 @@ def together(procedures: Mapping[str, Passes[Any]]) -> Passes[dict[str, Any]]:
         for name in list(pending):
             advance(name, {key: answers[f"{name}/{key}"] for key in pending[name]})
     return {name: outcomes[name] for name in procedures}
-
-
-def run_alone(procedure: Passes[T]) -> T:
-    """Return the outcome of a procedure that asks for nothing."""
-    try:
-        asked = next(procedure)
-    except StopIteration as stop:
-        return stop.value  # type: ignore[no-any-return]
-    raise FeatfoldError(f"the procedure asks for {sorted(asked)}: run it over a split")
