@@ -47,6 +47,8 @@ LOG_SPREAD = 100.0
 Beyond it, 60 equal bins put every score below a sixtieth of the highest into the first.
 """
 
+LARGEST = 1e300
+"""Magnitude at which the bins end: arithmetic on their edges must not overflow."""
 LOG_DECADES = 30
 """Most decades of bins below the upper quantile: two of 60 bins for each.
 
@@ -185,6 +187,7 @@ def _range(scores: Floats, rows: Counts) -> tuple[float, float]:
     scores, rows = scores[finite], rows[finite]
     if not len(scores):
         return 0.0, 0.0
+    scores = scores.clip(-LARGEST, LARGEST)
     low, high = _bulk(scores, rows)
     if low == high:  # nearly all scores are equal, and no bins could show more of them
         return float(scores[0]), float(scores[-1])

@@ -185,8 +185,8 @@ class ClassMoments:
         size = _at_least_one(count)
         share_a, share_b = (xp.astype(s.count, xp.float64) / size for s in (a, b))
         delta = b.mean - a.mean
-        # Weighting both sides leaves the mean of a class untouched where the other has no rows.
-        mean = share_a[:, None] * a.mean + share_b[:, None] * b.mean
+        # One rounding of a mean far from zero; exact where one side has no rows and mean zero.
+        mean = a.mean + share_b[:, None] * delta
         between = delta * xp.sqrt(share_a * share_b * size)[:, None]
         scatter = a.scatter + b.scatter + xp.matmul(xp.matrix_transpose(between), between)
         return Moments(count, mean, scatter)

@@ -115,9 +115,11 @@ class SecondMoment:
         rows = a.count + b.count
         size = xp.astype(xp.where(rows > 0, rows, xp.ones_like(rows)), xp.float64)
         share_a, share_b = (xp.astype(s.count, xp.float64) / size for s in (a, b))
-        between = ((b.mean - a.mean) * xp.sqrt(share_a * share_b * size))[:, None]
+        delta = b.mean - a.mean
+        between = (delta * xp.sqrt(share_a * share_b * size))[:, None]
         scatter = a.scatter + b.scatter + xp.matmul(between, xp.matrix_transpose(between))
-        return Spread(rows, share_a * a.mean + share_b * b.mean, scatter)
+        # One rounding of a mean far from zero; a weighted sum of both means has three.
+        return Spread(rows, a.mean + share_b * delta, scatter)
 
     def finalize(self, state: State) -> Spread:
         assert isinstance(state, Spread)

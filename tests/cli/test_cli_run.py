@@ -151,6 +151,11 @@ def from_sources(tmp_path, cache):
     return path
 
 
+def heed_interrupts():
+    """Let a child process see Ctrl-C: one that is started in the background would ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def interrupt(from_sources, environment):
     """Run the job, send a signal while the third split is extracted; return how it ended."""
@@ -161,6 +166,7 @@ def interrupt(from_sources, environment):
         process = subprocess.Popen(
             [sys.executable, "-m", "pipeline", "run", "job.yaml"],
             cwd=folder, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            preexec_fn=heed_interrupts,
         )  # fmt: skip
         said = ""
         while "extract id/test" not in said and process.poll() is None:
@@ -201,7 +207,7 @@ def test_ctrl_c_reaches_workers_too_and_nobody_complains(job, environment):
     process = subprocess.Popen(
         [sys.executable, "-m", "pipeline", "run", str(job), "--cluster", "local"],
         cwd=job.parent, env=environment, text=True, start_new_session=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=heed_interrupts,
     )  # fmt: skip
     said = ""
     while "dashboard: " not in said and process.poll() is None:
