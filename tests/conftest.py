@@ -1,11 +1,18 @@
-"""What all tests share: rewritten asserts in the laws, and one small cluster for the session."""
+"""What all tests share: rewritten asserts in the laws, and one small cluster for all of them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# In CI a failure must be that of the change; elsewhere every run draws new examples.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("default", deadline=None)
+settings.load_profile("ci" if "CI" in os.environ else "default")
 
 pytest.register_assert_rewrite("pipeline.testing")
 
