@@ -46,25 +46,29 @@ class KLMatching:
         results = yield {"means": MeanProbabilities(of=log_p, by=Predicted(logits))}
         means: Means = results["means"]
         templates = means.mean[means.count > 0]
-        excluded = np.where(templates > 0, 0.0, 1.0)
-        return KLMatchingScorer(log_p, Const(log_templates(templates)), Const(excluded))
+        largest, surprise = largest_of(templates)
+        others = templates.copy()
+        others[np.arange(len(templates)), largest] = 0.0
+        return KLMatchingScorer(
+            log_p,
+            Const(np.log(np.where(others > 0, others, 1.0))),
+            Const(np.where(templates > 0, 0.0, 1.0)),
+            Const(largest),
+            Const(surprise),
+        )
 
 
-def log_templates(templates: Host) -> Host:
-    """Return log d (c, k), 0 where d is 0.
+def largest_of(templates: Host) -> tuple[Host, Host]:
+    """Return where each template (c, k) is largest, and minus the logarithm there: (c,) each.
 
-    The largest entry of a template is one minus the others: near 1 its logarithm is taken from
-    those, or the divergences of confident rows would all round to 0.
+    The largest entry is one minus the others: near 1 its logarithm is taken from those, or the
+    divergences of confident rows would all round to 0.
     """
-    logs = np.log(np.where(templates > 0, templates, 1.0))
-    rows, largest = np.arange(len(templates)), templates.argmax(axis=1)
-    others = templates.copy()
-    others[rows, largest] = 0.0
-    rest = others.sum(axis=1)
-    logs[rows, largest] = np.where(
-        rest < 0.5, np.log1p(-np.minimum(rest, 0.5)), logs[rows, largest]
-    )
-    return logs
+    largest = templates.argmax(axis=1)
+    top = np.take_along_axis(templates, largest[:, None], axis=1)[:, 0]
+    rest = templates.sum(axis=1, where=np.arange(templates.shape[1]) != largest[:, None])
+    near_one = rest < 0.5
+    return largest, np.where(near_one, -np.log1p(-np.where(near_one, rest, 0.0)), -np.log(top))
 
 
 @value
@@ -72,10 +76,14 @@ class KLMatchingScorer:
     """Smallest KL divergence from the templates of c classes."""
 
     log_p: View
-    log_templates: Const
-    """log d (c, k); 0 where d is 0."""
+    log_others: Const
+    """log d (c, k); 0 where d is 0 or the largest of its template."""
     excluded: Const
     """1 where d is 0, else 0: (c, k)."""
+    largest: Const
+    """Class with the largest d of each template (c,), int64."""
+    surprise: Const
+    """- log of the largest d of each template (c,)."""
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -95,9 +103,12 @@ class KLMatchingScorer:
         p = xp.exp(log_p)
         zero = xp.zeros_like(p)
         negative_entropy = xp.sum(p * xp.where(p > 0, log_p, zero), axis=1)
-        cross = xp.matmul(p, xp.matrix_transpose(self.log_templates.like(p)))
+        cross = xp.matmul(p, xp.matrix_transpose(self.log_others.like(p)))
         outside = xp.matmul(p, xp.matrix_transpose(self.excluded.like(p)))
-        divergence = negative_entropy[:, None] - cross
+        # The term of the largest class comes last: rows that differ by less than its last digit
+        # are then equal, whatever the rounding of the others.
+        main = xp.take(p, self.largest.like(p), axis=1) * self.surprise.like(p)[None, :]
+        divergence = (negative_entropy[:, None] - cross) + main
         infinite = xp.full_like(divergence, xp.inf)
         nearest = xp.min(xp.where(outside > NEGLIGIBLE, infinite, divergence), axis=1)
         # Rounding may leave a divergence of 0 just below it.
