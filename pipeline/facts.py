@@ -26,6 +26,8 @@ CONVENTIONS = (
     "AUROC, FPR95 and AUPR-out: out-of-distribution is the positive class; AUPR-in: the other way",
     "FPR95: share of in-distribution rows at or above the first threshold that finds 95 % of the "
     "out-of-distribution rows; no interpolation",
+    "csid (covariate-shifted in-distribution) sets are ranked against the ID test set as if they "
+    "were out-of-distribution: 50 % AUROC means that a detector does not notice the shift",
     "AUPR: average precision (steps), not the trapezoid",
     "rank metrics are exact, ties included; near-OOD and far-OOD are means over their sets",
 )

@@ -10,14 +10,12 @@ from typing import Any
 import numpy as np
 
 from pipeline import arrays, engine
-from pipeline.arrays import HOST, Array, Place
+from pipeline.arrays import HOST, Place
 from pipeline.chunk import Arena, Chunk, Schema, Split
-from pipeline.content import value
 from pipeline.fold import Partial
 from pipeline.plan import Pass
-from pipeline.procedure import Passes, Procedure, Rows, Scorer
+from pipeline.procedure import Passes, Procedure, Rows, Scorer, Scores
 from pipeline.statistics import Statistic
-from pipeline.views import memoised
 
 PLACES = {
     "numpy": HOST,
@@ -68,30 +66,6 @@ def fold_all(statistic: Statistic[Any, Any], split: Split, place: Place = HOST) 
     return statistic.finalize(functools.reduce(statistic.merge, partials(statistic, split, place)))
 
 
-@value
-class RawScores:
-    """The scores of a scorer as they are, as a view: () or (t,)."""
-
-    scorer: Any
-
-    @property
-    def fields(self) -> frozenset[str]:
-        """Stored arrays that the scorer reads."""
-        return frozenset(self.scorer.fields)
-
-    def shape(self, schema: Schema) -> tuple[int, ...]:
-        """Shape of the scores of one row, as far as it is known without data."""
-        return ()
-
-    def nbytes(self, schema: Schema, rows: int) -> int:
-        """Bytes of the scores of ``rows`` rows."""
-        return 8 * rows
-
-    @memoised
-    def __call__(self, chunk: Chunk) -> Array:
-        return self.scorer.score(chunk)
-
-
 @dataclass(frozen=True)
 class Ask:
     """A procedure of one pass that returns what it asked for."""
@@ -121,7 +95,7 @@ def at(place: Place) -> engine.Execute:
 
 def scores_of(scorer: Scorer, split: Split, execute: engine.Execute = engine.run_serial) -> Host:
     """Return the scores of every row of a split: (n,), or (n, t) per token."""
-    return outcome(Ask(Rows(RawScores(scorer))), split, execute).array()  # type: ignore[no-any-return]
+    return outcome(Ask(Rows(Scores(scorer))), split, execute).array()  # type: ignore[no-any-return]
 
 
 def requests_of(procedure: Procedure[Any], split: Split) -> list[Any]:
