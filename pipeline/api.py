@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,21 @@ import numpy as np
 
 from pipeline import evaluation
 from pipeline.chunk import Schema, Split
-from pipeline.cluster import Resources, open_cluster, reserved_nbytes, rss_nbytes, settle
-from pipeline.engine import Execute, Job, Trace, rehearse, run_jobs
+from pipeline.engine import Job, Trace, Turns, run_jobs
 from pipeline.errors import ConfigError, CorruptError, DataError, UnknownNameError
 from pipeline.evaluation import Evaluation, Sets, Tabled
 from pipeline.heads import Head, StoredHead
 from pipeline.inputs import (
     Detectors,
     as_split,
-    cache_directory,
     choose_head,
     detectors_by_id,
     with_head,
 )
-from pipeline.plan import Pass, Projection, check, project
 from pipeline.procedure import TRAIN, Detector, Scored, Scorer, Scores
 from pipeline.store import artifacts
 from pipeline.views import Stored, View
+from pipeline.workplace import pinned_to, store_of, workplace
 
 SOURCE = ("model", "weights_sha256", "tap", "transform")
 """Attributes of a split that say where its features come from."""
@@ -92,6 +89,7 @@ class Fitted(Mapping[str, FittedDetector]):
         logits: View | None,
         passes: int,
         read_nbytes: int,
+        turns: Turns = (),
     ) -> None:
         self.members = dict(members)
         self.logits = logits
@@ -99,7 +97,9 @@ class Fitted(Mapping[str, FittedDetector]):
         self.passes = passes
         """Passes over the data that the fit of all took."""
         self.read_nbytes = read_nbytes
-        """Logical bytes that it read."""
+        """Logical bytes that it read: none where every partial was there already."""
+        self.turns = list(turns)
+        """Which partials answered its requests: what a later fit may be pinned to."""
 
     def __getitem__(self, name: str) -> FittedDetector:
         if name not in self.members:
@@ -124,7 +124,11 @@ class Fitted(Mapping[str, FittedDetector]):
                 for name, fit in self.items()
             },
         }
-        facts = {"detectors": list(self), "cost": [self.passes, self.read_nbytes]}
+        facts = {
+            "detectors": list(self),
+            "cost": [self.passes, self.read_nbytes],
+            "turns": self.turns,
+        }
         artifacts.save(tree, directory, facts, overwrite=overwrite)
 
     @classmethod
@@ -136,7 +140,9 @@ class Fitted(Mapping[str, FittedDetector]):
         if not names or sorted(names) != sorted(saved):
             raise CorruptError(f"{directory} does not hold the detectors that it names; fit again")
         members = {name: FittedDetector(name, *saved[name]) for name in names}
-        return cls(members, tree["logits"], *provenance["cost"])
+        passes, read_nbytes = provenance["cost"]
+        turns = provenance.get("turns", ())
+        return cls(members, tree["logits"], passes, read_nbytes, turns)
 
 
 def fit(
@@ -150,6 +156,7 @@ def fit(
     workers: int | None = None,
     memory: str | int = "auto",
     cache: str | Path | None = None,
+    pin: Fitted | None = None,
 ) -> Fitted:
     """Fit detectors out of core, all in the same passes over the data.
 
@@ -157,6 +164,10 @@ def fit(
     array of features (n, d) or (n, t, d), (features, labels), or a mapping of arrays; numpy,
     torch, cupy, zarr and dask arrays are read chunk by chunk. ``head`` gives the logits where the
     data stores none: see :func:`pipeline.inputs.choose_head`. Rows with labels < 0 are left out.
+
+    What a stored split was fitted on before is not read again: partials are kept in ``cache``.
+    ``pin`` is an earlier fit of the same store whose first passes are kept as they were, so that
+    appended blocks do not make later passes read everything again.
 
     Raises :class:`~pipeline.errors.BudgetError` before reading if a worker could not hold the
     projected memory, :class:`~pipeline.errors.DataError` for data that cannot be fitted on.
@@ -167,7 +178,8 @@ def fit(
     prepared = fit_jobs(chosen, split, choose_head(head, split.schema))
     trace = Trace()
     with workplace(prepared, cluster, workers, memory, cache) as execute:
-        outcomes = run_jobs(prepared, execute, skip_nonfinite=skips, trace=trace)
+        pinned = pinned_to(pin.turns, cache, store_of(prepared)) if pin else None
+        outcomes = run_jobs(prepared, execute, skip_nonfinite=skips, trace=trace, pin=pinned)
     return members_of(chosen, prepared, outcomes, trace)
 
 
@@ -290,7 +302,8 @@ def members_of(
         )
         for name, made in chosen.items()
     }
-    return Fitted(members, outcomes.get(HEAD), len(trace.passes), trace.read_nbytes)
+    passes, nbytes = len(trace.passes), trace.read_nbytes
+    return Fitted(members, outcomes.get(HEAD), passes, nbytes, trace.turns)
 
 
 def evaluation_jobs(fitted: Fitted, sets: Sets, baselines: Sequence[str]) -> dict[str, Job]:
@@ -319,35 +332,3 @@ def evaluation_of(
 ) -> Evaluation:
     """Return the evaluation from the outcomes of its jobs."""
     return evaluation.collect(outcomes, _score_views(fitted, baselines), sets)
-
-
-def projected(passes: Sequence[Pass], resources: Resources) -> list[Projection]:
-    """Return the memory that each pass needs per worker.
-
-    Threads share what this process holds already; processes start from what a fresh one needs.
-    """
-    if resources.kind == "threads":
-        reserved = rss_nbytes() // resources.workers
-    else:
-        reserved = reserved_nbytes(cache_directory(None))
-    return [project(pass_, reserved) for pass_ in passes]
-
-
-@contextmanager
-def workplace(
-    prepared: Mapping[str, Job],
-    cluster: str,
-    workers: int | None,
-    memory: str | int,
-    cache: str | Path | None,
-    *,
-    stage: str = "fit",
-) -> Iterator[Execute]:
-    """Plan the jobs, refuse what will not fit, and yield what executes their passes."""
-    directory = cache_directory(cache)
-    passes, _ = rehearse(prepared, stage=stage)
-    largest = max((pass_.read_nbytes for pass_ in passes), default=0)
-    resources = settle(cluster, workers, memory, largest)
-    check(passes, projected(passes, resources), resources.allowed_nbytes)
-    with open_cluster(resources, directory / "constants") as running:
-        yield running.execute

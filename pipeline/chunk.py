@@ -207,12 +207,30 @@ class Split(Protocol):
         """Return what a worker must be sent to read ``block``: itself, or just those rows."""
         ...
 
-    def read(self, block: Block, fields: frozenset[str]) -> Iterator[Chunk]:
-        """Yield the chunks of a block, in order, with the given arrays only; each is read once."""
+    def read(
+        self, block: Block, fields: frozenset[str], step_rows: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the chunks of a block, in order, with the given arrays only; each is read once.
+
+        Chunks have ``step_rows`` rows (default ``chunk_rows``), counted from the start of the
+        block; the last may have fewer. The arrays of a chunk are valid only until the next chunk is
+        asked for: their memory is used again. Copy what must live longer.
+        """
+        ...
+
+    def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
+        """Return the most host memory that :meth:`read` holds at once."""
         ...
 
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
         """Return a checksum of the rows of a block for each of the given arrays."""
+        ...
+
+    def identity(self, block: Block, fields: frozenset[str]) -> str | None:
+        """Return a digest that names the bytes of the given arrays in a block.
+
+        It does not depend on where they are stored; None where they must be read to be known.
+        """
         ...
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from pipeline.engine import Dask, Execute, Finished, Threads
+from pipeline.engine import DEFAULTS, Dask, Execute, Finished, Settings, Threads
 from pipeline.errors import ConfigError, CorruptError, FeatfoldError, MissingInputError
 
 SMALL_NBYTES = 4 * 10**9
@@ -147,16 +147,16 @@ def parse_nbytes(size: str | int) -> int:
 @contextmanager
 def open_cluster(
     resources: Resources,
-    constants: Path,
-    tables: Path | None = None,
+    cache: Path,
+    settings: Settings = DEFAULTS,
     finished: Finished | None = None,
 ) -> Iterator[Cluster]:
     """Start, or connect to, the workers; stop what was started at the end.
 
-    ``constants`` and ``tables`` are directories that all workers reach.
+    ``cache`` is the directory of partials and constants, which all workers reach.
     """
     if resources.kind == "threads":
-        execute = Threads(resources.workers, tables=tables, finished=finished)
+        execute = Threads(resources.workers, cache, settings, finished=finished)
         yield Cluster(resources, execute)
         return
     with _client(resources) as client:
@@ -164,7 +164,7 @@ def open_cluster(
         workers = len(client.scheduler_info(n_workers=-1)["workers"])
         yield Cluster(
             replace(resources, workers=workers),
-            Dask(client, constants, tables=tables, finished=finished),
+            Dask(client, cache, settings, finished=finished),
             client.dashboard_link,
             client,
         )

@@ -58,3 +58,19 @@ class LockedError(FeatfoldError, TimeoutError):
     """Something that another process holds; try again later."""
 
     exit_code = 75
+
+
+class StoppedError(FeatfoldError):
+    """A run that was asked to stop, and did so after the work in flight."""
+
+    exit_code = 143
+
+
+class PartDoneError(FeatfoldError):
+    """A part of an array job that has done its share, while others have not."""
+
+    exit_code = 0
+
+
+class DamagedPartialError(FeatfoldError):
+    """A kept partial that cannot be read; it was removed, and is computed again when needed."""

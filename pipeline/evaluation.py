@@ -13,7 +13,6 @@ from pipeline.chunk import Schema, Split, concatenated
 from pipeline.content import value
 from pipeline.engine import Job
 from pipeline.errors import ConfigError, UnknownNameError
-from pipeline.fold import RowTable
 from pipeline.metrics import (
     ConfusionMatrix,
     ConfusionTable,
@@ -26,6 +25,7 @@ from pipeline.metrics import (
     ranks_of,
     roc_curve,
 )
+from pipeline.partials import RowTable
 from pipeline.procedure import TRAIN, Passes, Rows
 from pipeline.statistics import Marginals, Ranks
 from pipeline.views import Labels, Outside, Predicted, View

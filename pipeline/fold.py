@@ -7,9 +7,8 @@ any sum. It reaches the last bits only where a view multiplies matrices chunk by
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,15 @@ import numpy as np
 from pipeline import arrays
 from pipeline.arrays import HOST, Array, Place
 from pipeline.chunk import IS_OOD, Arena, Block, Chunk, Schema, Split
-from pipeline.content import digest
 from pipeline.errors import DataError, FeatfoldError
+from pipeline.gather import gathers
 from pipeline.procedure import Rows
 from pipeline.statistics import Statistic
 from pipeline.views import Both, Every, Finite, View
 
 AnyStatistic = Statistic[Any, Any]
 Output = np.ndarray[Any, Any] | Path
-"""One output row per row of a block: an array, or the file that holds it."""
+"""One output row per row of a block: an array, or the partial that holds it."""
 
 GRAIN_NBYTES = 16 * 2**20
 """Bytes of views that a grain aims at: large enough for fast products, small beside a block."""
@@ -45,34 +44,9 @@ class Partial:
     outputs: tuple[tuple[Output, ...], ...] = ()
     """Per :class:`~pipeline.procedure.Rows` request its output of each block, in order."""
 
-
-class RowTable:
-    """One output row per input row, kept block by block in memory or in files."""
-
-    def __init__(self, parts: Sequence[Output]) -> None:
-        self.parts = tuple(parts)
-
-    def __iter__(self) -> Iterator[np.ndarray[Any, Any]]:
-        for part in self.parts:
-            yield part if isinstance(part, np.ndarray) else np.load(part, allow_pickle=False)
-
-    def array(self) -> np.ndarray[Any, Any]:
-        """Return all rows as one array."""
-        return np.concatenate(list(self))
-
-    def save(self, path: Path) -> None:
-        """Write all rows as one npy file, a block at a time."""
-        rows = sum(len(part) for part in self)
-        first = next(iter(self))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        joined = np.lib.format.open_memmap(
-            path, mode="w+", dtype=first.dtype, shape=(rows, *first.shape[1:])
-        )
-        start = 0
-        for part in self:
-            joined[start : start + len(part)] = part
-            start += len(part)
-        joined.flush()
+    def without_outputs(self) -> Partial:
+        """Return the partial alone, once its outputs are kept elsewhere."""
+        return replace(self, outputs=())
 
 
 def grain_rows(statistic: AnyStatistic, schema: Schema) -> int:
@@ -92,59 +66,66 @@ def fold(
     block: Block,
     rows: Sequence[Rows] = (),
     place: Place = HOST,
-    tables: Path | None = None,
+    *,
+    shrink: int = 0,
 ) -> Partial:
     """Fold one block into a partial: every array is read once, whatever asks for it.
 
-    Outputs of ``rows`` are kept in memory, or written to files under ``tables``.
+    Chunks are read in 2^``shrink`` steps, which changes what is held at a time but no result.
 
     Raises :class:`DataError` for values that are not finite in rows that count, naming split,
     rows and columns; wraps whatever else a statistic raises with the block and the statistic.
     """
     arena = Arena()
     folds = [_Fold(statistic, split.schema, place) for statistic in statistics]
-    gathers = _gathers(folds, split.schema, arena)
-    outputs: list[list[np.ndarray[Any, Any]]] = [[] for _ in rows]
+    gathered = gathers(folds, split.schema, arena, block.rows)
+    outputs = [_Output(request, block) for request in rows]
     read_nbytes = 0
-    for chunk in split.read(block, fields_read(split, statistics, rows)):
+    step_rows = step_of(split, shrink) if shrink else None
+    for chunk in split.read(block, fields_read(split, statistics, rows), step_rows):
         read_nbytes += arrays.nbytes(chunk.arrays)
         chunk.move(place, arena)
         for member in folds:
             member.look(chunk)
-        for gather in gathers:
+        for gather in gathered:
             gather.push(chunk)
-        for kept, request in zip(outputs, rows, strict=True):
-            if request.strict:
-                _refuse_nonfinite(request.fields, chunk)
-            kept.append(arrays.to_host(request.view(chunk)))
+        for output in outputs:
+            output.take(chunk)
         del chunk  # and with it its rows and views, before the next is read
-    for gather in gathers:
+    for gather in gathered:
         gather.flush()
     return Partial(
         tuple(member.close() for member in folds),
         tuple(member.used for member in folds),
         block.rows,
         read_nbytes,
-        tuple(
-            (_output(request, np.concatenate(parts), split, block, tables),)
-            for request, parts in zip(rows, outputs, strict=True)
-        ),
+        tuple((output.array,) for output in outputs),
     )
 
 
-def _output(
-    request: Rows, array: np.ndarray[Any, Any], split: Split, block: Block, tables: Path | None
-) -> Output:
-    """Return the output of a block, or write it, whole or not at all, and return its file."""
-    if tables is None:
-        return array
-    path = tables / digest(request)[:16] / split.name / f"block-{block.index:05d}.npy"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
-        np.save(file, array, allow_pickle=False)
-    partial.rename(path)
-    return path
+class _Output:
+    """The rows of a table on their way through a block."""
+
+    def __init__(self, request: Rows, block: Block) -> None:
+        self.request, self.block = request, block
+        self.array: np.ndarray[Any, Any] = np.empty(0)
+        self.started = False
+
+    def take(self, chunk: Chunk) -> None:
+        """Compute the rows of a chunk, and copy them to their place."""
+        if self.request.strict:
+            _refuse_nonfinite(self.request.fields, chunk)
+        rows = arrays.to_host(self.request.view(chunk))
+        if not self.started:
+            self.started = True
+            self.array = np.empty((self.block.rows, *rows.shape[1:]), rows.dtype)
+        start = chunk.start - self.block.start
+        self.array[start : start + chunk.rows] = rows
+
+
+def step_of(split: Split, shrink: int) -> int:
+    """Return the rows that are read at once: a chunk, halved ``shrink`` times."""
+    return max(1, split.chunk_rows >> shrink)
 
 
 def fields_read(
@@ -159,6 +140,17 @@ def fields_read(
     if split.is_ood and "labels" not in split.schema.arrays:
         fields -= {"labels"}
     return split.schema.touched(fields)
+
+
+def closure(views: Iterable[View]) -> Iterator[View]:
+    """Yield views and the views they are made of."""
+    for view in views:
+        yield view
+        parts = vars(view).values()
+        yield from closure(p for p in parts if hasattr(p, "nbytes") and callable(p))
+        scorer = getattr(view, "scorer", None)
+        if scorer is not None:
+            yield from closure(scorer.views)
 
 
 def merge(statistics: Sequence[AnyStatistic], partials: Iterable[Partial]) -> Partial:
@@ -187,6 +179,7 @@ class _Fold:
         self.state = arrays.map_arrays(place.put, statistic.empty(schema))
         self.used = 0
         self.grain = grain_rows(statistic, schema)
+        self.views = tuple(statistic.views)
         self.checks = not _skips_nonfinite(statistic.where)
 
     def look(self, chunk: Chunk) -> None:
@@ -203,56 +196,6 @@ class _Fold:
 
     def close(self) -> Any:
         return arrays.map_arrays(arrays.to_host, self.statistic.close(self.state))
-
-
-class _Gather:
-    """Collects the views of several chunks until a grain of rows is full."""
-
-    def __init__(self, grain: int, folds: Sequence[_Fold], schema: Schema, arena: Arena) -> None:
-        self.grain, self.folds, self.schema, self.arena = grain, folds, schema, arena
-        self.views = tuple(dict.fromkeys(v for fold in folds for v in fold.statistic.views))
-        self.pieces: list[dict[View, Array]] = []
-        self.held = self.start = 0
-        self.is_ood = False
-
-    def push(self, chunk: Chunk) -> None:
-        """Take the views of a chunk, cut where a grain ends."""
-        views = {view: view(chunk) for view in self.views}
-        self.is_ood = chunk.is_ood
-        taken = 0
-        while taken < chunk.rows:
-            if not self.held:
-                self.start = chunk.start + taken
-            stop = min(chunk.rows, taken + self.grain - self.held)
-            self.pieces.append({view: array[taken:stop, ...] for view, array in views.items()})
-            self.held += stop - taken
-            taken = stop
-            if self.held == self.grain:
-                self.flush()
-
-    def flush(self) -> None:
-        """Hand the rows that are held to the statistics."""
-        if not self.held:
-            return
-        views = {view: _joined([piece[view] for piece in self.pieces]) for view in self.views}
-        grain = Chunk(
-            self.schema, self.start, self.held, {},
-            is_ood=self.is_ood, arena=self.arena, views=views,
-        )  # fmt: skip
-        self.pieces, self.held = [], 0
-        for fold in self.folds:
-            fold.absorb(grain)
-
-
-def _gathers(folds: Sequence[_Fold], schema: Schema, arena: Arena) -> list[_Gather]:
-    by_grain: dict[int, list[_Fold]] = {}
-    for member in folds:
-        by_grain.setdefault(member.grain, []).append(member)
-    return [_Gather(grain, members, schema, arena) for grain, members in by_grain.items()]
-
-
-def _joined(pieces: Sequence[Array]) -> Array:
-    return pieces[0] if len(pieces) == 1 else arrays.namespace(pieces[0]).concat(pieces, axis=0)
 
 
 def _skips_nonfinite(where: View) -> bool:

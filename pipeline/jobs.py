@@ -36,6 +36,8 @@ class Trace:
     read_nbytes: int = 0
     rows_used: dict[tuple[str, AnyStatistic], tuple[int, int]] = field(default_factory=dict)
     """(split, statistic) -> rows used, rows read."""
+    turns: list[dict[str, list[list[str]]]] = field(default_factory=list)
+    """Per yield: JOB/NAME of each request -> key and root of its partial in each split."""
 
     def rows_of(self, name: str) -> tuple[int, int]:
         """Return the most rows that counted for a procedure, and the rows that were read."""

@@ -133,8 +133,21 @@ def nearest_squared(z: Array, means: Array) -> Array:
     taken directly, which removes the cancellation and keeps it from going negative.
     """
     xp = arrays.namespace(z, means)
+    half_norms = squared_norms(means) / 2
+    directions = xp.matrix_transpose(means)
+
+    def to_nearest(rows: Array) -> Array:
+        closeness = arrays.row_products(rows, directions)
+        closeness -= half_norms
+        nearest = xp.take(means, xp.argmax(closeness, axis=1), axis=0)
+        return xp.sum((rows - nearest) ** 2, axis=1)
+
     flat = xp.reshape(z, (-1, z.shape[-1]))
-    half_norms = xp.sum(means * means, axis=1) / 2
-    closeness = xp.matmul(flat, xp.matrix_transpose(means)) - half_norms
-    difference = flat - xp.take(means, xp.argmax(closeness, axis=1), axis=0)
-    return xp.reshape(xp.sum(difference * difference, axis=1), z.shape[:-1])
+    return xp.reshape(arrays.by_tiles(to_nearest, flat), z.shape[:-1])
+
+
+def squared_norms(z: Array) -> Array:
+    """Return the squared length (...) of each vector of ``z`` (..., r)."""
+    xp = arrays.namespace(z)
+    flat = xp.reshape(z, (-1, z.shape[-1]))
+    return xp.reshape(arrays.by_tiles(lambda rows: xp.sum(rows * rows, axis=1), flat), z.shape[:-1])

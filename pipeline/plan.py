@@ -5,23 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from pipeline.chunk import Split
 from pipeline.content import constants_in
 from pipeline.errors import BudgetError
-from pipeline.fold import AnyStatistic, fields_read, grain_rows
+from pipeline.fold import AnyStatistic, closure, fields_read, grain_rows, step_of
+from pipeline.partials import FAN_IN
+from pipeline.pooled import pools
 from pipeline.procedure import Rows
 from pipeline.statistics import fields_of
 from pipeline.views import View
 
-CODEC_FACTOR = 2.5
-"""Memory of reading a chunk, in chunks: its bytes, their decoding, and the decoded rows."""
 KNOBS = 3
-FAN_IN = 8
-"""Siblings that make a node of the merge tree."""
+TASKS_LIMIT = 10_000
+"""Most tasks of a pass: above, a task folds a run of 8^k blocks."""
 WINDOW = 2
 """Folds in flight per worker: one runs while the next is on its way."""
 
@@ -73,6 +72,15 @@ class Pass:
 
 
 @dataclass(frozen=True)
+class Pending:
+    """What is left to read of a pass, and the disk that its new partials take."""
+
+    blocks: int
+    read_nbytes: int
+    partials_nbytes: int
+
+
+@dataclass(frozen=True)
 class Part:
     """One term of the memory of a worker."""
 
@@ -95,21 +103,22 @@ class Projection:
         return _total(self.parts)
 
 
-def project(pass_: Pass, reserved_nbytes: int) -> Projection:
+def project(pass_: Pass, reserved_nbytes: int, shrink: int = 0) -> Projection:
     """Project the memory of a worker: the largest of the works of a pass, folding or merging.
 
-    The worst statistic is the one whose states, temporaries and views are largest by themselves.
+    ``shrink`` halves the rows that are read at once. The worst statistic is the one whose states,
+    temporaries and views are largest by themselves.
     """
-    parts = _heaviest(pass_.works, reserved_nbytes)
-    own = {s: _own_nbytes(s, work.split) for work in pass_.works for s in work.statistics}
+    parts = _heaviest(pass_.works, reserved_nbytes, shrink)
+    own = {s: _own_nbytes(s, work.split, shrink) for work in pass_.works for s in work.statistics}
     worst = max(own, key=own.__getitem__, default=None)
     if worst is None:
         return Projection(parts, None, 0, ())
     return Projection(parts, worst, own[worst], pass_.asked_by.get(worst, ()))
 
 
-def _heaviest(works: Sequence[Work], reserved_nbytes: int) -> tuple[Part, ...]:
-    each = [_project_work(work, reserved_nbytes) for work in works]
+def _heaviest(works: Sequence[Work], reserved_nbytes: int, shrink: int) -> tuple[Part, ...]:
+    each = [_project_work(work, reserved_nbytes, shrink) for work in works]
     return max(each, key=_total, default=(Part("reserved", reserved_nbytes),))
 
 
@@ -117,37 +126,48 @@ def _total(parts: Sequence[Part]) -> int:
     return sum(part.nbytes for part in parts)
 
 
-def _project_work(work: Work, reserved_nbytes: int) -> tuple[Part, ...]:
-    schema, chunk_rows = work.split.schema, work.split.chunk_rows
-    states = sum(s.state_nbytes(schema) for s in work.statistics)
-    fold_work = max((_work_nbytes(s, work.split) for s in work.statistics), default=0)
-    merging = 2 * states + max((s.work_nbytes(schema, 0) for s in work.statistics), default=0)
+def _project_work(work: Work, reserved_nbytes: int, shrink: int) -> tuple[Part, ...]:
+    split, schema = work.split, work.split.schema
+    step_rows = step_of(split, shrink)
+    sizes = [s.state_nbytes(schema) for s in work.statistics]
+    fold_work = max((_work_nbytes(s, split) for s in work.statistics), default=0)
     asked = [*(s.views for s in work.statistics), *(r.views for r in work.rows)]
-    view_nbytes = _views_nbytes(asked, work.split)
-    held = sum(_held_nbytes(s, work.split) for s in work.statistics)
-    chunk = int(CODEC_FACTOR * chunk_rows * schema.row_nbytes(work.fields))
-    reading = chunk + view_nbytes + held + fold_work
-    rows = max((block.rows for block in work.split.blocks), default=0)
+    views = _views_nbytes(asked, split, step_rows)
+    held = sum(_held_nbytes(s, split) for s in work.statistics)
+    folding = (
+        # While a task folds a run of blocks, a node of each level waits.
+        Part("states", sum(sizes) * (1 + levels_in_a_task(work))),
+        Part("chunk", split.reading_nbytes(work.fields, step_rows)),
+        Part("views", views + held),
+        Part("work", fold_work),
+        Part("outputs", _outputs_nbytes(work)),
+    )
+    # A merge holds two partials of one statistic and their merge.
+    merge_work = max((s.work_nbytes(schema, 0) for s in work.statistics), default=0)
+    merging = (Part("merge", 3 * max(sizes, default=0) + merge_work),)
     return (
         Part("reserved", reserved_nbytes),
         Part("constants", _constants_nbytes(work)),
-        Part("states", states),
-        Part("partials", _waiting(work) * states),
-        # A worker folds or merges; it never does both at a time.
-        *(
-            (Part("chunk", chunk), Part("views", view_nbytes + held), Part("work", fold_work))
-            if reading >= merging
-            else (Part("merge", merging),)
-        ),
-        Part("outputs", 8 * rows * len(work.rows)),
+        *max(folding, merging, key=_total),  # a worker does one of them at a time
     )
 
 
-def _waiting(work: Work) -> int:
-    """Partials that may wait on one worker: those in flight, and one node of each tree level."""
-    blocks = len(work.split.blocks)
-    levels = math.ceil(math.log(max(blocks, 1), FAN_IN))
-    return min(WINDOW + levels, max(blocks - 1, 0))
+def _outputs_nbytes(work: Work) -> int:
+    """Bytes of the tables of a block, the pooled copies that a pass keeps among them."""
+    split = work.split
+    rows = max((block.rows for block in split.blocks), default=0)
+    views = [view for statistic in work.statistics for view in statistic.views]
+    tables = [table for table, _ in pools(views, split).values()]
+    widths = [math.prod(table.view.shape(split.schema)) for table in (*work.rows, *tables)]
+    return 8 * rows * sum(widths)
+
+
+def levels_in_a_task(work: Work) -> int:
+    """Levels of the merge tree within one task: more than none for very many blocks."""
+    blocks, depth = len(work.split.blocks), 0
+    while blocks > TASKS_LIMIT * FAN_IN**depth:
+        depth += 1
+    return depth
 
 
 def _constants_nbytes(work: Work) -> int:
@@ -157,19 +177,17 @@ def _constants_nbytes(work: Work) -> int:
     return sum(sizes) + max(sizes, default=0)
 
 
-def _own_nbytes(statistic: AnyStatistic, split: Split) -> int:
+def _own_nbytes(statistic: AnyStatistic, split: Split, shrink: int) -> int:
     """Bytes that a statistic needs by itself, apart from reading."""
-    states = 3 * statistic.state_nbytes(split.schema)
-    return (
-        states + _work_nbytes(statistic, split) + _held_nbytes(statistic, split)
-        + _views_nbytes([statistic.views], split)
-    )  # fmt: skip
+    views = _views_nbytes([statistic.views], split, step_of(split, shrink))
+    own = _work_nbytes(statistic, split) + _held_nbytes(statistic, split)
+    return 3 * statistic.state_nbytes(split.schema) + own + views
 
 
-def _views_nbytes(asked: Iterable[Iterable[View]], split: Split) -> int:
-    """Bytes that distinct views, and those they are made of, hold for a chunk."""
-    views = set(_closure(view for several in asked for view in several))
-    return sum(view.nbytes(split.schema, split.chunk_rows) for view in views)
+def _views_nbytes(asked: Iterable[Iterable[View]], split: Split, rows: int) -> int:
+    """Bytes that distinct views, and those they are made of, hold for the rows of a step."""
+    views = set(closure(view for several in asked for view in several))
+    return sum(view.nbytes(split.schema, rows) for view in views)
 
 
 def _grain(statistic: AnyStatistic, split: Split) -> int:
@@ -183,21 +201,10 @@ def _work_nbytes(statistic: AnyStatistic, split: Split) -> int:
 
 
 def _held_nbytes(statistic: AnyStatistic, split: Split) -> int:
-    """Bytes of the views that wait for a grain to fill, and of the grain they are joined into."""
+    """Bytes of the views that wait for a grain to fill."""
     views = (view.shape(split.schema) for view in statistic.views)
     row_nbytes = sum(8 * int(np.prod(shape, dtype=np.int64)) for shape in views)
-    return 2 * row_nbytes * _grain(statistic, split)
-
-
-def _closure(views: Any) -> Any:
-    """Yield views and the views they are made of."""
-    for view in views:
-        yield view
-        inner = [part for part in vars(view).values() if hasattr(part, "nbytes") and callable(part)]
-        yield from _closure(inner)
-        scorer = getattr(view, "scorer", None)
-        if scorer is not None:
-            yield from _closure(scorer.views)
+    return row_nbytes * _grain(statistic, split)
 
 
 def check(passes: Sequence[Pass], projections: Sequence[Projection], allowed_nbytes: int) -> None:
@@ -272,13 +279,18 @@ def _without(pass_: Pass, names: Collection[str]) -> Pass:
     return replace(pass_, works=tuple(works))
 
 
-def explain(passes: Sequence[Pass], projections: Sequence[Projection], allowed_nbytes: int) -> str:
+def explain(
+    passes: Sequence[Pass],
+    projections: Sequence[Projection],
+    pending: Sequence[Pending],
+    allowed_nbytes: int,
+) -> str:
     """Return the table that ``featfold plan`` prints."""
     lines = []
-    for pass_, projection in zip(passes, projections, strict=True):
+    for pass_, projection, left in zip(passes, projections, pending, strict=True):
         lines.append(
-            f"{pass_.name}: {pass_.blocks} blocks, reads {human(pass_.read_nbytes)}, projected "
-            f"{human(projection.nbytes)} per worker of {human(allowed_nbytes)} allowed"
+            f"{pass_.name}: {_reads(pass_, left)}, projected {human(projection.nbytes)} per "
+            f"worker of {human(allowed_nbytes)} allowed"
         )
         lines.append(
             "  memory: " + ", ".join(f"{p.name} {human(p.nbytes)}" for p in projection.parts)
@@ -287,6 +299,17 @@ def explain(passes: Sequence[Pass], projections: Sequence[Projection], allowed_n
             lines.append(f"  {work.split.name}: {', '.join(sorted(work.fields)) or 'nothing'}")
         lines += _statistic_lines(pass_)
     return "\n".join(lines)
+
+
+def _reads(pass_: Pass, left: Pending) -> str:
+    if not left.blocks:
+        return f"nothing to read: the partials of all {pass_.blocks} blocks are there"
+    blocks = f"{left.blocks} of {pass_.blocks} blocks"
+    whole = f"{pass_.blocks} {'block' if pass_.blocks == 1 else 'blocks'}"
+    kept = f", partials {human(left.partials_nbytes)} on disk" if left.partials_nbytes else ""
+    return (
+        f"{whole if left.blocks == pass_.blocks else blocks}, reads {human(left.read_nbytes)}{kept}"
+    )
 
 
 def _statistic_lines(pass_: Pass) -> list[str]:

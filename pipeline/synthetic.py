@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,10 +46,26 @@ class SyntheticSplit:
         """Return what a worker needs to read ``block``."""
         return self
 
-    def read(self, block: Block, fields: frozenset[str]) -> Iterator[Chunk]:
-        """Yield all rows as one chunk."""
+    def read(
+        self, block: Block, fields: frozenset[str], step_rows: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the rows, made up once, as one chunk or step by step."""
         contents = {name: self._array(name) for name in sorted(fields)}
-        yield Chunk(self.schema, 0, self.schema.rows, contents, is_ood=self.is_ood)
+        for start in range(0, self.schema.rows, step_rows or self.schema.rows):
+            part = slice(start, start + (step_rows or self.schema.rows))
+            cut = {name: array[part] for name, array in contents.items()}
+            rows = min(part.stop, self.schema.rows) - start
+            yield Chunk(self.schema, start, rows, cut, is_ood=self.is_ood)
+
+    def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
+        """Return the bytes of all rows, and of the random values they are made of."""
+        specs = [self.schema.arrays[name] for name in self.schema.touched(fields)]
+        values = sum(math.prod(spec.shape) for spec in specs)
+        return 2 * 8 * self.schema.rows * values
+
+    def identity(self, block: Block, fields: frozenset[str]) -> str | None:
+        """Return None: nothing is stored."""
+        return None
 
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
         """Made-up rows have the checksum of their schema: none."""

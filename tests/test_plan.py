@@ -49,7 +49,8 @@ def test_a_declared_split_is_planned_without_data(planned):
 
 def test_the_explanation_names_passes_bytes_states_and_memory(planned):
     passes, projections = planned
-    text = plan.explain(passes, projections, 1024 * MiB)
+    left = [plan.Pending(p.blocks, p.read_nbytes, 0) for p in passes]
+    text = plan.explain(passes, projections, left, 1024 * MiB)
     for fragment in ("fit-pass1", "9.53 GiB", "ClassMoments(features, labels)", "mahalanobis",
                      "state 23.6 MiB", "reserved 70 MiB", "of 1 GiB allowed"):  # fmt: skip
         assert fragment in text

@@ -115,14 +115,16 @@ def test_the_kernel_counts_no_more_than_the_pruned_arrays_once_per_pass(
     store, dask_client, tmp_path
 ):
     split = store.split("id/train")
-    execute = Dask(dask_client, tmp_path)
-    run(lda_detectors(), split, execute)  # imports and metadata are read before counting
+    # Imports and metadata are read before counting.
+    run(lda_detectors(), split, Dask(dask_client, tmp_path / "warm"))
     before = sum(dask_client.run(_bytes_read).values())
-    trace = Trace()
+    trace, execute = Trace(), Dask(dask_client, tmp_path / "counted")
     run_jobs(
         {name: _job(made, split) for name, made in lda_detectors().items()}, execute, trace=trace
     )
     read = sum(dask_client.run(_bytes_read).values()) - before
     logical = sum(pass_.read_nbytes for pass_ in trace.passes)
-    assert logical == 2 * TRAIN_ROWS * (TOKENS * D * 4 + 8)
-    assert 0.99 * logical <= read <= 1.05 * logical  # labels are compressed
+    once = TRAIN_ROWS * (TOKENS * D * 4 + 8)
+    assert logical == 2 * once
+    # Labels are compressed; the second pass may read the means that the first one kept.
+    assert 0.99 * once <= read <= 1.05 * logical

@@ -9,6 +9,7 @@ import click
 
 from pipeline.cli.demo import demo
 from pipeline.cli.doctor import doctor
+from pipeline.cli.inspect import inspect
 from pipeline.cli.plan import plan
 from pipeline.cli.report import report
 from pipeline.cli.run import run
@@ -73,5 +74,5 @@ def featfold() -> None:
     """
 
 
-for _verb in (demo, plan, run, report, doctor):
+for _verb in (demo, plan, run, report, inspect, doctor):
     featfold.add_command(_verb)

@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
+from pipeline import stopping
 from pipeline.cli import featfold
 from pipeline.cli.terminal import Terminal
-from pipeline.errors import FeatfoldError
+from pipeline.errors import FeatfoldError, PartDoneError
 
 INTERRUPTED, TERMINATED = 130, 143
 
@@ -34,6 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except PartDoneError as done:
+        terminal.show(str(done))
+        return done.exit_code
     except FeatfoldError as error:
         terminal.fail(str(error), error.exit_code)
         return error.exit_code
@@ -49,5 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _terminate(*_: Any) -> None:
-    """Leave by way of every ``finally``, so that workers stop and files are whole."""
-    sys.exit(TERMINATED)
+    """Finish the blocks in flight where there are any; else, or asked again, leave at once.
+
+    Leaving goes by way of every ``finally``, so that workers stop and files are whole.
+    """
+    if not stopping.request():
+        sys.exit(TERMINATED)

@@ -41,6 +41,9 @@ def job_options(command: Command) -> Command:
     )
     @click.option("--cache", metavar="DIR", help="Where constants and partials go.")
     @click.option(
+        "--cache-limit", metavar="SIZE", help="Disk that partials may take: merged ones go first."
+    )
+    @click.option(
         "--dashboard/--no-dashboard", default=None, help="Start worker processes with a dashboard."
     )
     @click.option(
@@ -54,6 +57,7 @@ def job_options(command: Command) -> Command:
         workers: str | None,
         cluster: str | None,
         cache: str | None,
+        cache_limit: str | None,
         dashboard: bool | None,
         assignments: tuple[str, ...],
         **rest: Any,
@@ -63,6 +67,7 @@ def job_options(command: Command) -> Command:
             "workers": workers,
             "cluster": _quoted(cluster),
             "cache": _quoted(cache),
+            "cache_limit": _quoted(cache_limit),
             "dashboard": None if dashboard is None else str(dashboard).lower(),
         }
         named = [f"resources.{key}={text}" for key, text in given.items() if text is not None]

@@ -11,29 +11,61 @@ import click
 
 from pipeline.cli.options import common, job_options, progress_option
 from pipeline.cli.terminal import Terminal
+from pipeline.errors import ConfigError
 
 
 @click.command(short_help="Run a job, from extraction to the report.")
 @click.argument("path", metavar="JOB.yaml", type=click.Path(path_type=Path))
+@click.option(
+    "--blocks",
+    "part",
+    metavar="I/N",
+    callback=lambda _c, _p, text: _part(text),
+    help="Fold only the I-th of N shares of the blocks: for array jobs, side by side.",
+)
+@click.option(
+    "--pin",
+    metavar="RUN",
+    is_flag=False,
+    flag_value="LATEST",
+    help="Keep the first passes of an earlier run (default: the latest): new blocks are read "
+    "alone, once a pass.",
+)
 @job_options
 @progress_option
 @common
-def run(terminal: Terminal, path: Path, overrides: list[str], progress: bool) -> None:
+def run(
+    terminal: Terminal,
+    path: Path,
+    overrides: list[str],
+    progress: bool,
+    part: tuple[int, int] | None,
+    pin: str | None,
+) -> None:
     """Extract what is missing, fit, score, evaluate, and write the report.
 
-    Splits that exist are used as they are, and an interrupted extraction goes on.
+    Splits that exist are used as they are, and an interrupted run goes on where it was: what was
+    read is not read again.
     """
-    run_job(terminal, path, overrides, progress=progress)
+    run_job(terminal, path, overrides, progress=progress, part=part, pin=pin)
 
 
-def run_job(terminal: Terminal, path: Path, overrides: Sequence[str], *, progress: bool) -> None:
+def run_job(
+    terminal: Terminal,
+    path: Path,
+    overrides: Sequence[str],
+    *,
+    progress: bool,
+    part: tuple[int, int] | None = None,
+    pin: str | None = None,
+) -> None:
     """Run the job of a YAML file; print the headline, where the report is, and the verdict."""
     from pipeline import config, job
     from pipeline.report import headline, read, verdict_line
 
     asked = config.load(path, overrides)
     with terminal.progress(progress) as watched:
-        done = job.run(asked, command=_command(), progress=watched)
+        done = job.run(asked, command=_command(), progress=watched, part=part, pin=pin)
     results = read(done.directory)
     if results["scores"]:
         terminal.show(headline(results))
@@ -48,6 +80,16 @@ def run_job(terminal: Terminal, path: Path, overrides: Sequence[str], *, progres
             "scores": results["scores"],
         }
     )
+
+
+def _part(text: str | None) -> tuple[int, int] | None:
+    """Return (i, n) of "i/n"."""
+    if text is None:
+        return None
+    index, _, parts = text.partition("/")
+    if not (index.isdecimal() and parts.isdecimal() and 1 <= int(index) <= int(parts)):
+        raise ConfigError(f"--blocks: {text!r}; expected I/N with I from 1 to N, such as 2/8")
+    return int(index), int(parts)
 
 
 def _command() -> str:

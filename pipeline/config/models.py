@@ -84,6 +84,10 @@ def _auto_or_size(given: Any) -> Any:
     return given if given == "auto" else _size(given, ", or auto")
 
 
+def _none_or_size(given: Any) -> Any:
+    return None if given is None else _size(given, ", or leave it out")
+
+
 def _head(given: Any) -> Any:
     if given in HEADS:
         return given
@@ -229,6 +233,8 @@ class Resources(Section):
     memory: Annotated[Any, BeforeValidator(_auto_or_size)] = "auto"
     """Per worker."""
     cache: str | None = None
+    cache_limit: Annotated[Any, BeforeValidator(_none_or_size)] = None
+    """Bytes that partials may take; None: all are kept."""
     dashboard: bool = False
 
 

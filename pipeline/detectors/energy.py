@@ -61,7 +61,9 @@ class EnergyScorer:
         return None
 
     def score(self, chunk: Chunk) -> Array:
-        f = self.logits(chunk)
+        return arrays.by_tiles(self._energies, self.logits(chunk))
+
+    def _energies(self, f: Array) -> Array:
         xp = arrays.namespace(f)
         top = xp.max(f, axis=1)
         partition = xp.sum(xp.exp((f - top[:, None]) / self.temperature), axis=1)

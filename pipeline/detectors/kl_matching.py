@@ -98,13 +98,15 @@ class KLMatchingScorer:
         return None
 
     def score(self, chunk: Chunk) -> Array:
-        log_p = self.log_p(chunk)
+        return arrays.by_tiles(self._nearest, self.log_p(chunk))
+
+    def _nearest(self, log_p: Array) -> Array:
         xp = arrays.namespace(log_p)
         p = xp.exp(log_p)
         zero = xp.zeros_like(p)
         negative_entropy = xp.sum(p * xp.where(p > 0, log_p, zero), axis=1)
-        cross = xp.matmul(p, xp.matrix_transpose(self.log_others.like(p)))
-        outside = xp.matmul(p, xp.matrix_transpose(self.excluded.like(p)))
+        cross = arrays.row_products(p, xp.matrix_transpose(self.log_others.like(p)))
+        outside = arrays.row_products(p, xp.matrix_transpose(self.excluded.like(p)))
         # The term of the largest class comes last: rows that differ by less than its last digit
         # are then equal, whatever the rounding of the others.
         main = xp.take(p, self.largest.like(p), axis=1) * self.surprise.like(p)[None, :]

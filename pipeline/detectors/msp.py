@@ -52,6 +52,10 @@ class MSPScorer:
         return None
 
     def score(self, chunk: Chunk) -> Array:
-        f = self.logits(chunk)
-        rest = sum_of_others(f - arrays.namespace(f).max(f, axis=1, keepdims=True))
-        return rest / (1.0 + rest)
+        return arrays.by_tiles(_doubt, self.logits(chunk))
+
+
+def _doubt(f: Array) -> Array:
+    """Return one minus the largest softmax probability (n,) of logits (n, k)."""
+    rest = sum_of_others(f - arrays.namespace(f).max(f, axis=1, keepdims=True))
+    return rest / (1.0 + rest)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
-from pipeline.linalg import check_regularisation, nearest_squared, whiten
+from pipeline.linalg import check_regularisation, nearest_squared, squared_norms, whiten
 from pipeline.procedure import Passes
 from pipeline.statistics import ClassMoments, Moments
 from pipeline.views import Projected, View, features
@@ -86,6 +85,5 @@ class RelativeMahalanobisScorer:
         return None
 
     def score(self, chunk: Chunk) -> Array:
-        z, z0 = self.within(chunk), self.background(chunk)
-        xp = arrays.namespace(z)
-        return nearest_squared(z, self.means.like(z)) - xp.sum(z0 * z0, axis=-1)
+        z = self.within(chunk)
+        return nearest_squared(z, self.means.like(z)) - squared_norms(self.background(chunk))

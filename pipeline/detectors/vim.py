@@ -10,7 +10,7 @@ from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError, DataError
 from pipeline.heads import ABSENT_BIAS, Head, StoredHead
-from pipeline.linalg import least_norm_root, principal_axes
+from pipeline.linalg import least_norm_root, principal_axes, squared_norms
 from pipeline.procedure import REHEARSING, Passes, together
 from pipeline.statistics import ClassMoments, Moments, Sum, Sums
 from pipeline.views import Linear, LogSumExp, Pooled, Projected, View, memoised
@@ -154,15 +154,18 @@ class ResidualNorms:
         return self.coordinates.shape(schema)
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return 3 * 8 * rows * self.shape(schema)[0]
+        return 8 * self.shape(schema)[0] * (rows + 4 * min(rows, arrays.TILE_ROWS))
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
-        x = self.coordinates(chunk)
-        xp = arrays.namespace(x)
-        # From the smallest direction up: a difference of large sums would cancel.
-        sums = xp.cumulative_sum(xp.flip(x * x, axis=1), axis=1)
-        return xp.sqrt(xp.flip(sums, axis=1))
+        return arrays.by_tiles(_norms_from, self.coordinates(chunk))
+
+
+def _norms_from(x: Array) -> Array:
+    # From the smallest direction up: a difference of large sums would cancel.
+    xp = arrays.namespace(x)
+    sums = xp.cumulative_sum(xp.flip(x * x, axis=1), axis=1)
+    return xp.sqrt(xp.flip(sums, axis=1))
 
 
 @value
@@ -210,6 +213,5 @@ class ViMScorer:
         return None
 
     def score(self, chunk: Chunk) -> Array:
-        x = self.residual(chunk)
-        xp = arrays.namespace(x)
-        return self.alpha * xp.sqrt(xp.sum(x * x, axis=1)) - self.log_partition(chunk)
+        lengths = squared_norms(self.residual(chunk)) ** 0.5
+        return self.alpha * lengths - self.log_partition(chunk)

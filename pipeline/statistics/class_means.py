@@ -86,13 +86,19 @@ class ClassMeans:
 
 def add_by_class(state: ClassSums, x: Array, y: Array) -> ClassSums:
     """Add rows ``x`` (n, d) of classes ``y`` (n,) to a state, which is changed where it can be."""
-    k = state.count.shape[0]
+    if x.shape[0] == 0:
+        return state
+    present, sums = arrays.sum_by_id(x, y)
     return ClassSums(
-        arrays.add_into(state.count, arrays.bincount(y, k)),
-        arrays.add_into(state.total, arrays.segment_sum(x, y, k)),
+        arrays.add_into(state.count, arrays.bincount(y, state.count.shape[0])),
+        arrays.add_rows_into(state.total, present, sums),
     )
 
 
 def sums_work_nbytes(shape: tuple[int, ...], rows: int, classes: int) -> int:
-    """Bytes of temporaries of :func:`add_by_class`: kept rows, rows by class, sums, indices."""
-    return 2 * floats_nbytes(shape, rows) + floats_nbytes(shape, classes) + 40 * rows + 8 * classes
+    """Bytes of temporaries of :func:`add_by_class`, and of a merge when there are no rows.
+
+    Kept rows; sums of the classes that are present, beside their totals; indices.
+    """
+    present = min(rows, classes)
+    return floats_nbytes(shape, rows + 2 * present) + 64 * rows + 8 * classes

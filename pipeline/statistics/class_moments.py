@@ -15,6 +15,10 @@ from pipeline.statistics.base import class_ids, fields_of, kept
 from pipeline.views import Labels, Pooled, TokenCounts, Tokens, Valid, View
 
 PRECISIONS = ("auto", "float64", "float32")
+IMAGES = 16
+"""Images whose tokens are centred at a time: they stay in the cache of one core."""
+NEGLIGIBLE = 2.0**-32
+"""Share of a variance below which what was rounded need not be taken off it."""
 
 
 class Moments(NamedTuple):
@@ -120,54 +124,75 @@ class ClassMoments:
         if x.shape[0] == 0:
             return state
         y = class_ids(chunk, self.where, y)
-        if not images:
-            return self._about_centres(state, x, y, None)
-        mean, weight = images
-        scatter = self._about_images(state.scatter, x, mean, weight, chunk)
-        return self._about_centres(state._replace(scatter=scatter), mean, y, weight)
+        mean, weight = images or (x, None)
+        count, centre = self._seen(state, mean, y, weight)
+        deviation = _about_classes(chunk, mean, y, centre)
+        present, sums = arrays.sum_by_id(_times(deviation, weight), y)
+        total = arrays.add_rows_into(state.total, present, sums)
+        if weight is None:
+            scatter = arrays.syrk_into(state.scatter, self._factors(chunk, deviation))
+        else:
+            scatter = self._tokens(state.scatter, x, mean, weight, deviation, chunk)
+        return OpenMoments(count, centre, total, scatter)
 
-    def _about_images(
-        self, scatter: Array, x: Array, mean: Array, weight: Array, chunk: Chunk
-    ) -> Array:
-        """Add the scatter of tokens (n, t, d) about the mean (n, d) of their image."""
-        xp = arrays.namespace(x)
-        n, t, d = x.shape
-        dtype = xp.float64 if self.precision == "float64" else x.dtype
-        centre = xp.astype(mean, dtype)
-        residual = chunk.scratch("residual", (n, t, d), dtype)
-        residual = arrays.subtract_into(residual, x, centre[:, None, :])
-        if self.precision == "float32":
-            residual = xp.astype(residual, xp.float32, copy=False)
-        scatter = arrays.syrk_into(scatter, xp.reshape(residual, (n * t, d)))
-        if dtype == xp.float64:
-            return scatter
-        # The centre is the mean rounded to the dtype of the tokens: what that adds is taken off.
-        rounding = (mean - xp.astype(centre, xp.float64)) * _root(weight)[:, None]
-        return scatter - xp.matmul(xp.matrix_transpose(rounding), rounding)
-
-    def _about_centres(
+    def _seen(
         self, state: OpenMoments, x: Array, y: Array, weight: Array | None
-    ) -> OpenMoments:
-        """Add vectors ``x`` (n, d) of classes ``y``, each counted ``weight`` times."""
+    ) -> tuple[Array, Array]:
+        """Return counts and centres once rows ``x`` (n, d) of classes ``y`` have been seen."""
         xp = arrays.namespace(x)
         k = state.count.shape[0]
         if weight is None:
             added = arrays.bincount(y, k)
         else:
-            added = xp.astype(arrays.segment_sum(weight, y, k), xp.int64)
+            present, sums = arrays.sum_by_id(weight, y)
+            added = arrays.add_rows_into(xp.zeros_like(state.total[:, 0]), present, sums)
+            added = xp.astype(added, xp.int64)
+        rows = xp.take((state.count == 0) & (added > 0), y)
         centre = state.centre
-        new = (state.count == 0) & (added > 0)
-        if bool(xp.any(new)):
-            mean = arrays.segment_sum(_times(x, weight), y, k) / _at_least_one(added)[:, None]
-            centre = xp.where(new[:, None], mean, centre)
-        deviation = x - xp.take(centre, y, axis=0)
-        total = arrays.add_into(state.total, arrays.segment_sum(_times(deviation, weight), y, k))
-        if weight is not None:
-            deviation = deviation * _root(weight)[:, None]
-        if self.precision == "float32":
-            deviation = xp.astype(deviation, xp.float32)
-        scatter = arrays.syrk_into(state.scatter, deviation)
-        return OpenMoments(state.count + added, centre, total, scatter)
+        if bool(xp.any(rows)):
+            ids, sums = arrays.sum_by_id(_times(x, weight)[rows], y[rows])
+            means = sums / xp.astype(xp.take(added, ids), xp.float64)[:, None]
+            centre = arrays.scatter_rows(centre, ids, means)
+        return state.count + added, centre
+
+    def _factors(self, chunk: Chunk, deviation: Array) -> Array:
+        """Return vectors (n, d) in the dtype of the products."""
+        xp = arrays.namespace(deviation)
+        if self.products == "float64":
+            return deviation
+        factors = chunk.scratch("factors", deviation.shape, xp.float32)
+        factors[...] = xp.astype(deviation, xp.float32)
+        return factors
+
+    def _tokens(
+        self, scatter: Array, x: Array, mean: Array, weight: Array, deviation: Array, chunk: Chunk
+    ) -> Array:
+        """Add the scatter of tokens (n, t, d): about the mean of their image, and that about classes.
+
+        One product does both: the deviations of the means, times the root of their number of
+        tokens, are further rows of it.
+        """
+        xp = arrays.namespace(x)
+        n, t, d = x.shape
+        dtype = xp.float32 if self.precision == "float32" else x.dtype
+        dtype = xp.float64 if self.precision == "float64" else dtype
+        centre = xp.astype(mean, xp.float64 if self.precision == "float64" else x.dtype)
+        factors = chunk.scratch("factors", ((t + 1) * n, d), dtype)
+        for i in range(0, n, IMAGES):
+            part = slice(i, min(i + IMAGES, n))
+            residual = xp.astype(x[part, ...] - centre[part, None, :], dtype, copy=False)
+            factors[part.start * t : part.stop * t, ...] = xp.reshape(residual, (-1, d))
+            between = deviation[part, ...] * _root(weight[part])[:, None]
+            factors[n * t + part.start : n * t + part.stop, ...] = xp.astype(between, dtype)
+        before = xp.linalg.diagonal(scatter) + 0.0
+        scatter = arrays.syrk_into(scatter, factors)
+        # The centre is the mean rounded to the dtype of the tokens: what that adds is taken off,
+        # where it is more than the products round.
+        rounding = (mean - xp.astype(centre, xp.float64)) * _root(weight)[:, None]
+        excess = xp.sum(rounding * rounding, axis=0)
+        if bool(xp.any(excess > NEGLIGIBLE * (xp.linalg.diagonal(scatter) - before))):
+            scatter = scatter - xp.matmul(xp.matrix_transpose(rounding), rounding)
+        return scatter
 
     def close(self, state: State) -> State:
         assert isinstance(state, OpenMoments)
@@ -187,7 +212,9 @@ class ClassMoments:
         delta = b.mean - a.mean
         # One rounding of a mean far from zero; exact where one side has no rows and mean zero.
         mean = a.mean + share_b[:, None] * delta
-        between = delta * xp.sqrt(share_a * share_b * size)[:, None]
+        # Classes that only one side has add nothing.
+        both = (a.count > 0) & (b.count > 0)
+        between = delta[both] * xp.sqrt(share_a * share_b * size)[both][:, None]
         scatter = a.scatter + b.scatter + xp.matmul(xp.matrix_transpose(between), between)
         return Moments(count, mean, scatter)
 
@@ -215,6 +242,15 @@ class ClassMoments:
 
     def join(self, results: object) -> object:
         return results
+
+
+def _about_classes(chunk: Chunk, x: Array, y: Array, centre: Array) -> Array:
+    """Return rows ``x`` (n, d) less the centre of their class, in scratch memory."""
+    xp = arrays.namespace(x)
+    deviation = chunk.scratch("deviation", x.shape, xp.float64)
+    for rows in arrays.tiles(x.shape[0]):
+        deviation[rows, ...] = x[rows, ...] - xp.take(centre, y[rows], axis=0)
+    return deviation
 
 
 def _times(x: Array, weight: Array | None) -> Array:

@@ -92,7 +92,8 @@ class SecondMoment:
         xp = arrays.namespace(x)
         first = int(state.count[0]) == 0
         centre = xp.mean(x, axis=0) if first else state.centre
-        deviation = x - centre
+        deviation = chunk.scratch("deviation", x.shape, xp.float64)
+        deviation = arrays.subtract_into(deviation, x, centre)
         return OpenSpread(
             state.count + x.shape[0],
             centre,

@@ -10,8 +10,8 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from pipeline.chunk import ArraySpec
-from pipeline.errors import ExistsRefusedError, FeatfoldError, MissingInputError
+from pipeline.chunk import ArraySpec, Block
+from pipeline.errors import CorruptError, ExistsRefusedError, FeatfoldError, MissingInputError
 from pipeline.store import disk, layout, manifest
 from pipeline.store.declaration import Declaration, check_version, declare
 from pipeline.store.reader import StoredSplit, open_split
@@ -68,13 +68,19 @@ class Store:
         """
         self._check_exists(name)
         opened = open_split(self.path, name, allow_partial=allow_partial)
-        if verify:
-            opened.verify()
+        if verify and (found := opened.verify()):
+            raise CorruptError(
+                f"{self.path}: {len(found)} findings; " + "; ".join(str(one) for one in found[:5])
+            )
         return opened
 
     def attributes(self, name: str) -> dict[str, Any]:
         """Return what was said of a split when it was created."""
         return dict(self._declared(name).attributes)
+
+    def remove_block(self, name: str, index: int) -> Block:
+        """Take a block of a split out for good: see :meth:`SplitWriter.remove`."""
+        return self.writer(name).remove(index)
 
     def writer(self, name: str) -> SplitWriter:
         """Return a writer that resumes, or appends to, an existing split."""

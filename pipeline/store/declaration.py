@@ -40,7 +40,7 @@ class Declaration:
     @property
     def step_rows(self) -> int:
         """Rows of the chunks that readers step through: those of the array with the widest rows."""
-        return self.chunk_rows[_widest(self.arrays)]
+        return self.chunk_rows[widest(self.arrays)]
 
     def to_attributes(self) -> dict[str, Any]:
         """Return the attributes of the split's group."""
@@ -131,13 +131,13 @@ def declare(
     for name, spec in specs.items():
         _check_spec(name, spec)
     limits = {name: max(1, chunk_nbytes // spec.nbytes) for name, spec in specs.items()}
-    step = min(limits[_widest(specs)], rows or limits[_widest(specs)])
+    step = min(limits[widest(specs)], rows or limits[widest(specs)])
     row_nbytes = sum(spec.nbytes for spec in specs.values())
     block_rows = step * max(1, block_nbytes // (row_nbytes * step))
     if rows is not None:
         block_rows = min(block_rows, step * math.ceil(rows / step))
     chunk_rows = {name: _largest_divisor(block_rows, limit) for name, limit in limits.items()}
-    chunk_rows[_widest(specs)] = step
+    chunk_rows[widest(specs)] = step
     for name, spec in specs.items():
         _check_chunk(name, spec, chunk_rows[name])
     plain = json.loads(disk.to_json(dict(attributes)))  # equal to what will be read back
@@ -177,7 +177,8 @@ def _check_chunk(name: str, spec: ArraySpec, rows: int) -> None:
         )
 
 
-def _widest(specs: Mapping[str, ArraySpec]) -> str:
+def widest(specs: Mapping[str, ArraySpec]) -> str:
+    """Return the array whose rows take most bytes: its chunks are what readers step through."""
     return max(specs, key=lambda name: (specs[name].nbytes, name == "features", name))
 
 

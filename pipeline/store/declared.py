@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pipeline.chunk import ArraySpec, Block, Chunk, Schema
 from pipeline.errors import MissingInputError
 from pipeline.store import layout
-from pipeline.store.declaration import declare
+from pipeline.store.column import reading_nbytes
+from pipeline.store.declaration import declare, widest
+from pipeline.store.prefetch import SLOTS
 
 
 @dataclass(frozen=True)
@@ -47,9 +49,28 @@ class DeclaredSplit:
         """Return itself."""
         return self
 
-    def read(self, block: Block, fields: frozenset[str]) -> Iterator[Chunk]:
+    def read(
+        self, block: Block, fields: frozenset[str], step_rows: int | None = None
+    ) -> Iterator[Chunk]:
         """Raise: there is nothing to read."""
         raise MissingInputError(f"{self.name} is declared only; extract or import it first")
+
+    def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
+        """Return what reading will hold at most: as if every array were worth compressing."""
+        specs = {name: self.schema.arrays[name] for name in self.schema.touched(fields)}
+        largest = max((block.rows for block in self.blocks), default=0)
+        coded = {
+            name: min(largest, max(1, layout.CHUNK_NBYTES // spec.nbytes))
+            for name, spec in specs.items()
+        }
+        widest_of_all = widest(self.schema.arrays)
+        if widest_of_all in coded:
+            coded[widest_of_all] = self.chunk_rows
+        return reading_nbytes(specs, coded, step_rows or self.chunk_rows, SLOTS)
+
+    def identity(self, block: Block, fields: frozenset[str]) -> str | None:
+        """Return None: nothing is known of the rows."""
+        return None
 
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
         """Raise: there is nothing to read."""

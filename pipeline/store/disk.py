@@ -34,11 +34,10 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def sync_all(files: Iterable[Path], top: Path) -> None:
-    """Flush files, then every directory between them and ``top`` (included), deepest first."""
+def sync_names(files: Iterable[Path], top: Path) -> None:
+    """Flush every directory between files and ``top`` (included), deepest first."""
     directories = set()
     for file in files:
-        sync(file)
         for parent in file.parents:
             directories.add(parent)
             if parent == top:

@@ -16,6 +16,7 @@ from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import ArraySpec
 from pipeline.errors import ConfigError, DataError
+from pipeline.store.flushed import FlushedStore
 
 SCHEMA_VERSION = 1
 DECLARATION = "featfold"  # attribute of a group that holds what this package knows of it
@@ -104,11 +105,9 @@ def widen(rows: Array) -> np.ndarray[Any, Any]:
     return arrays.to_host(rows.float() if str(rows.dtype) == "torch.bfloat16" else rows)
 
 
-def decode(rows: np.ndarray[Any, Any], spec: ArraySpec) -> np.ndarray[Any, Any]:
-    """Return stored rows in the dtype that computations see: bfloat16 becomes float32."""
-    if spec.dtype != BFLOAT16:
-        return rows
-    return (rows.astype(np.uint32) << 16).view(np.float32)
+def widen_into(out: np.ndarray[Any, Any], bits: np.ndarray[Any, Any]) -> None:
+    """Decode bfloat16 rows, given as their bits, into float32 ``out``."""
+    np.left_shift(bits, 16, out=out.view(np.uint32), dtype=np.uint32)
 
 
 def check_labels(labels: np.ndarray[Any, Any], classes: int, split: str, start: int) -> None:
@@ -163,7 +162,8 @@ def open_array(directory: Path, mode: str) -> Any:
 
     The metadata does not hold that wish, and ``zarr.open_array(config=...)`` ignores it.
     """
-    return zarr.open_array(str(directory), mode=mode).with_config({"write_empty_chunks": True})
+    store = FlushedStore(directory, read_only=mode == "r")
+    return zarr.open_array(store, mode=mode).with_config({"write_empty_chunks": True})
 
 
 def chunk_file(directory: Path, index: int, spec: ArraySpec) -> Path:

@@ -12,10 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
-
-import google_crc32c
-import numpy as np
 
 from pipeline.chunk import Block
 from pipeline.errors import CorruptError
@@ -33,7 +29,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a block on disk; without arrays it is being written again."""
+    """What is known of a block on disk; without arrays it is being written again, or removed."""
 
     index: int
     start: int
@@ -42,9 +38,18 @@ class Record:
     written: str
     writer: str
     arrays: Mapping[str, Stored]
+    removed: bool = False
+    """Whether the block was taken out for good; its index and rows stay taken."""
 
     @classmethod
-    def of(cls, block: Block, generation: int, arrays: Mapping[str, Stored]) -> Record:
+    def of(
+        cls,
+        block: Block,
+        generation: int,
+        arrays: Mapping[str, Stored],
+        *,
+        removed: bool = False,
+    ) -> Record:
         """Make the record of a block written now, by this process."""
         return cls(
             index=block.index,
@@ -54,6 +59,7 @@ class Record:
             written=datetime.now(UTC).isoformat(timespec="seconds"),
             writer=f"{socket.gethostname()}:{os.getpid()}",
             arrays=arrays,
+            removed=removed,
         )
 
     @property
@@ -65,16 +71,6 @@ class Record:
     def committed(self) -> bool:
         """Whether the bytes are there."""
         return bool(self.arrays)
-
-
-def crc32c(rows: np.ndarray[Any, Any], so_far: int = 0) -> int:
-    """Continue a crc32c checksum over contiguous rows."""
-    return int(google_crc32c.extend(so_far, rows))
-
-
-def hexadecimal(checksum: int) -> str:
-    """Return a checksum as eight digits."""
-    return f"{checksum:08x}"
 
 
 def write_record(split: Path, record: Record) -> None:
@@ -102,16 +98,22 @@ def indexes(split: Path) -> list[int]:
 
 
 def read_records(split: Path) -> dict[int, Record]:
-    """Return the records of all committed blocks by index."""
+    """Return the records of all blocks that were ever committed, by index."""
     records = (read_record(split, index) for index in indexes(split))
-    return {record.index: record for record in records if record is not None and record.committed}
+    return {record.index: record for record in records if record is not None}
+
+
+def committed(records: Mapping[int, Record]) -> dict[int, Record]:
+    """Return the records of the blocks that are completely on disk."""
+    return {index: record for index, record in records.items() if record.committed}
 
 
 def all_blocks(declared: Declaration, records: Mapping[int, Record]) -> tuple[Block, ...]:
-    """Return the blocks of a split: those allotted at creation, then the appended ones."""
-    allotted = declared.allotted
-    appended = (records[index].block for index in sorted(records) if index >= len(allotted))
-    return (*allotted, *appended)
+    """Return the blocks of a split: allotted at creation or appended, without removed ones."""
+    blocks = {block.index: block for block in declared.allotted}
+    blocks |= {index: record.block for index, record in records.items()}
+    gone = {index for index, record in records.items() if record.removed}
+    return tuple(blocks[index] for index in sorted(blocks) if index not in gone)
 
 
 def describe_rows(blocks: Iterable[Block]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
 from typing import Any
 
@@ -13,7 +13,9 @@ from pipeline import arrays as libraries
 from pipeline.arrays import Array
 from pipeline.chunk import Arena, ArraySpec, Block, Chunk, Schema
 from pipeline.errors import ConfigError, DataError
-from pipeline.store import layout, manifest
+from pipeline.store import checksum, layout
+from pipeline.store.coded import CODEC_FACTOR
+from pipeline.store.objects import Objects, held_rows, is_lazy, object_rows
 
 CHUNK_NBYTES = 4 * 2**20
 BLOCK_NBYTES = 64 * 2**20
@@ -61,7 +63,9 @@ class ArraySplit:
         widest = max(spec.nbytes for spec in specs.values())
         total = sum(spec.nbytes for spec in specs.values())
         step = chunk_rows or self._step_rows(widest)
-        size = block_rows or step * max(1, BLOCK_NBYTES // (step * total))
+        size = block_rows or _whole_objects(
+            step * max(1, BLOCK_NBYTES // (step * total)), step, total, self._arrays.values()
+        )
         if step < 1 or size < 1:
             raise ConfigError(f"chunk_rows and block_rows must be positive, got {step} and {size}")
         self.chunk_rows = min(step, size, rows)
@@ -74,7 +78,7 @@ class ArraySplit:
         """Return rows of a read: whole stored objects of the widest array, near CHUNK_NBYTES."""
         step = max(1, CHUNK_NBYTES // widest)
         array = max(self._arrays.values(), key=lambda a: math.prod(a.shape[1:]))
-        natural = _object_rows(array)
+        natural = object_rows(array)
         if natural <= step:
             return step // natural * natural
         return natural if natural * widest <= layout.CHUNK_NBYTES else step
@@ -93,37 +97,67 @@ class ArraySplit:
             return self
         part = copy(self)
         part._offset = block.start
-        part._arrays = {name: self._rows(name, block.start, block.stop) for name in self._arrays}
+        part._arrays = {name: self.rows(name, block.start, block.stop) for name in self._arrays}
         return part
 
-    def read(self, block: Block, fields: frozenset[str]) -> Iterator[Chunk]:
-        """Yield the chunks of a block in order, on the host, with the given arrays only."""
+    def read(
+        self, block: Block, fields: frozenset[str], step_rows: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the chunks of a block in order, on the host, with the given arrays only.
+
+        Of arrays that are loaded lazily every stored object is opened once.
+        """
         names = sorted(self.schema.touched(fields))
         arena = Arena()
-        for start in range(block.start, block.stop, self.chunk_rows):
-            stop = min(start + self.chunk_rows, block.stop)
+        whole = {name: Objects(self, name, block) for name in names}
+        step = self._step(step_rows)
+        for start in range(block.start, block.stop, step):
+            stop = min(start + step, block.stop)
             # Yielded without a name: the rows must not outlive the chunk while the next is read.
             yield Chunk(
                 self.schema,
                 start,
                 stop - start,
-                {name: self._rows(name, start, stop) for name in names},
+                {name: objects.rows(start, stop) for name, objects in whole.items()},
                 is_ood=self.is_ood,
                 arena=arena,
             )
+
+    def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
+        """Return the bytes of the rows that are converted or loaded; those in memory cost none."""
+        step = self._step(step_rows)
+        return sum(self._copied_nbytes(name, step) for name in self.schema.touched(fields))
+
+    def _copied_nbytes(self, name: str, step_rows: int) -> int:
+        array, spec = self._arrays[name], self.schema.arrays[name]
+        row_nbytes = math.prod(spec.shape) * spec.memory_dtype.itemsize
+        if isinstance(array, np.ndarray) and array.flags.c_contiguous:
+            return 0 if array.dtype == spec.memory_dtype else 2 * step_rows * row_nbytes
+        loaded = step_rows + (held_rows(array, spec) if is_lazy(array) else 0)
+        return 2 * step_rows * row_nbytes + math.ceil(CODEC_FACTOR * loaded * row_nbytes)
+
+    def _step(self, step_rows: int | None) -> int:
+        if step_rows is not None and step_rows < 1:
+            raise ConfigError(f"step_rows must be at least 1, got {step_rows}")
+        return min(step_rows or self.chunk_rows, self.chunk_rows)
+
+    def identity(self, block: Block, fields: frozenset[str]) -> str | None:
+        """Return None: rows in memory are known only by reading them."""
+        return None
 
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
         """Return the checksums that these rows would have in a store."""
         return {name: self._checksum(name, block) for name in self.schema.touched(fields)}
 
     def _checksum(self, name: str, block: Block) -> str:
-        checksum, spec = 0, self.schema.arrays[name]
+        crc32c, spec = 0, self.schema.arrays[name]
         for start in range(block.start, block.stop, self.chunk_rows):
-            rows = self._rows(name, start, min(start + self.chunk_rows, block.stop))
-            checksum = manifest.crc32c(layout.encode(rows, spec), checksum)
-        return manifest.hexadecimal(checksum)
+            rows = self.rows(name, start, min(start + self.chunk_rows, block.stop))
+            crc32c = checksum.crc32c(layout.encode(rows, spec), crc32c)
+        return checksum.hexadecimal(crc32c)
 
-    def _rows(self, name: str, start: int, stop: int) -> np.ndarray[Any, Any]:
+    def rows(self, name: str, start: int, stop: int) -> np.ndarray[Any, Any]:
+        """Return rows of one array on the host, as computations see them."""
         rows = self._arrays[name][start - self._offset : stop - self._offset]
         if hasattr(rows, "compute"):  # dask; the caller may be a worker thread of its own
             rows = rows.compute(scheduler="synchronous")
@@ -137,6 +171,11 @@ class ArraySplit:
         if name == "labels":
             layout.check_labels(host, self.schema.classes, self.name, start)
         return host
+
+    def object_rows(self, name: str) -> int:
+        """Return the rows of a stored object of an array that is loaded whole, or 1."""
+        array = self._arrays[name]
+        return held_rows(array, self.schema.arrays[name]) if is_lazy(array) else 1
 
     def _count_rows(self) -> int:
         lengths = {
@@ -207,8 +246,12 @@ def _spec(key: str, array: Array, split: str) -> ArraySpec:
     return ArraySpec(shape, dtype, letters if len(letters) == len(shape) else "")
 
 
-def _object_rows(array: Array) -> int:
-    """Return the rows of what is read at once: a shard or chunk of zarr, a chunk of dask, or 1."""
-    stored = getattr(array, "shards", None) or getattr(array, "chunks", None) or (1,)
-    first = stored[0]
-    return int(first if isinstance(first, int) else max(first))
+def _whole_objects(rows: int, step: int, row_nbytes: int, given: Iterable[Array]) -> int:
+    """Return the rows of a block: whole stored objects of every lazy array, near ``rows``.
+
+    So no object is opened by two blocks, as long as such a block is not larger than a stored one.
+    """
+    whole = math.lcm(step, *(object_rows(array) for array in given if is_lazy(array)))
+    if whole * row_nbytes > layout.BLOCK_NBYTES:
+        return rows
+    return max(whole, rows // whole * whole)

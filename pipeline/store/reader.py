@@ -7,28 +7,22 @@ is missing and what does not match its checksum is an error that names split, ar
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from functools import cached_property, lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
-import numpy as np
-
-from pipeline.chunk import Arena, ArraySpec, Block, Chunk, Schema
-from pipeline.errors import CorruptError, DataError, IncompleteError
-from pipeline.store import disk, layout, manifest
+from pipeline.chunk import Arena, Block, Chunk, Schema
+from pipeline.content import digest
+from pipeline.errors import ConfigError, CorruptError, DataError, IncompleteError
+from pipeline.store import disk, layout, manifest, raw
+from pipeline.store.coded import CodedChunks
+from pipeline.store.column import Chunks, Column, Finding, reading_nbytes
 from pipeline.store.declaration import Declaration
-
-READS: Counter[tuple[str, str, int]] = Counter()
-"""How often this process read each stored chunk, by (split, array, chunk index)."""
-_COUNTING = Lock()
-
-
-def reset_reads() -> None:
-    """Start counting from zero."""
-    READS.clear()
+from pipeline.store.prefetch import SLOTS, prefetched
+from pipeline.store.reads import READS as READS
+from pipeline.store.reads import reset_reads as reset_reads
 
 
 class StoredSplit:
@@ -50,15 +44,17 @@ class StoredSplit:
         self.records = records
         self.blocks = tuple(record.block for record in records)
         self.schema = Schema(
-            rows=self.blocks[-1].stop,
+            rows=sum(block.rows for block in self.blocks),
             classes=declared.classes,
             arrays=dict(declared.arrays),
             split=name,
         )
+        self._records = {record.index: record for record in records}
         self._arrays: dict[str, Any] = {}
+        self._trailers: dict[str, int | None] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (str(self.root), self.name, len(self.records), self.pin)
+        return _reopen, (str(self.root), self.name, self.records[-1].index, self.pin)
 
     def __repr__(self) -> str:
         return f"StoredSplit({str(self.root)!r}, {self.name!r}, rows={self.schema.rows})"
@@ -87,58 +83,126 @@ class StoredSplit:
         """Return what a worker process is sent: the split itself, which is but a path."""
         return self
 
-    def read(self, block: Block, fields: frozenset[str]) -> Iterator[Chunk]:
+    def read(
+        self, block: Block, fields: frozenset[str], step_rows: int | None = None
+    ) -> Iterator[Chunk]:
         """Yield the chunks of a block in order, with the given arrays; each is read once.
 
-        Raises CorruptError for bytes that are missing or damaged, DataError for a block that was
-        overwritten after the split was opened.
+        A helper thread reads ahead. Raises CorruptError for bytes that are missing or damaged,
+        DataError for a block that was overwritten or removed after the split was opened.
         """
         self._check_pinned(block)
-        columns = [self._column(name, block) for name in sorted(self.schema.touched(fields))]
+        step = min(self._step(step_rows), block.rows)
+        names = sorted(self.schema.touched(fields))
+        columns = {name: self._column(name, block, step) for name in names}
+        starts = range(block.start, block.stop, step)
+        steps = [(start, min(start + step, block.stop)) for start in starts]
+
+        def fill(slot: int, rows: tuple[int, int]) -> None:
+            for column in columns.values():
+                column.fill(slot, *rows)
+
         arena = Arena()
-        for start, stop in self._steps(block):
-            # Yielded without a name: the rows must not outlive the chunk while the next is read.
-            yield Chunk(
-                self.schema,
-                start,
-                stop - start,
-                {c.name: layout.decode(c.rows(start, stop), c.spec) for c in columns},
-                is_ood=self.is_ood,
-                arena=arena,
-            )
-        for column in columns:
+        try:
+            with closing(prefetched(steps, fill)) as slots:
+                for (start, stop), slot in zip(steps, slots, strict=True):
+                    rows = stop - start
+                    contents = {name: c.rows(slot, rows) for name, c in columns.items()}
+                    yield Chunk(self.schema, start, rows, contents, is_ood=self.is_ood, arena=arena)
+        finally:
+            for column in columns.values():
+                column.chunks.close()
+        for column in columns.values():
             column.check()
         self._check_pinned(block)
+
+    def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
+        """Return the most memory that :meth:`read` holds: slots, and what zarr takes to decode."""
+        names = self.schema.touched(fields)
+        largest = max(block.rows for block in self.blocks)
+        step = min(self._step(step_rows), largest)
+        sizes = self.declared.chunk_rows
+        coded = {name: min(sizes[name], largest) for name in names if self._trailer(name) is None}
+        specs = {name: self.schema.arrays[name] for name in names}
+        return reading_nbytes(specs, coded, step, SLOTS if step < largest else 1)
 
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
         """Return the checksums that the manifest holds for the rows of a block."""
         stored = self.record(block).arrays
         return {name: stored[name].crc32c for name in self.schema.touched(fields)}
 
-    def verify(self) -> None:
-        """Read every array of every block, which compares them with the manifest."""
-        for block in self.blocks:
-            for _ in self.read(block, frozenset(self.schema.arrays)):
-                pass
+    def identity(self, block: Block, fields: frozenset[str]) -> str:
+        """Return a digest of what the manifest says of the given arrays of a block."""
+        stored = self.record(block).arrays
+        bytes_of = {
+            name: (stored[name].nbytes, stored[name].crc32c) for name in self.schema.touched(fields)
+        }
+        return digest((self.name, block.index, block.start, block.stop, bytes_of))
 
-    def _steps(self, block: Block) -> Iterator[tuple[int, int]]:
-        size = self.chunk_rows
-        for first in range(block.start - block.start % size, block.stop, size):
-            yield max(first, block.start), min(first + size, block.stop)
+    def verify(self, names: Iterable[str] | None = None) -> list[Finding]:
+        """Read every array (or those of ``names``) of every block, and return all damage."""
+        return [
+            finding
+            for block in self.blocks
+            for name in sorted(self.schema.arrays if names is None else names)
+            for finding in self._verify(name, block)
+        ]
+
+    def _verify(self, name: str, block: Block) -> Iterator[Finding]:
+        try:
+            column = self._column(name, block, min(self.chunk_rows, block.rows))
+        except CorruptError as error:
+            directory = self.root / self.name / name
+            yield Finding(
+                self.name, name, block.start, block.stop, block.index,
+                str(directory / disk.GROUP_FILE), str(error.__cause__),
+            )  # fmt: skip
+        else:
+            yield from column.verify()
+
+    def _step(self, step_rows: int | None) -> int:
+        if step_rows is not None and step_rows < 1:
+            raise ConfigError(f"step_rows must be at least 1, got {step_rows}")
+        return min(step_rows or self.chunk_rows, self.chunk_rows)
 
     def record(self, block: Block) -> manifest.Record:
-        if block not in self.blocks[block.index : block.index + 1]:
+        """Return what the manifest says of a block."""
+        found = self._records.get(block.index)
+        if found is None or found.block != block:
             raise DataError(f"{self.root}, split {self.name} has no block {block}")
-        return self.records[block.index]
+        return found
 
     def _check_pinned(self, block: Block) -> None:
-        if manifest.read_record(self.root / self.name, block.index) != self.record(block):
+        now = manifest.read_record(self.root / self.name, block.index)
+        if now != self.record(block):
+            done = "removed" if now is not None and now.removed else "overwritten"
             raise DataError(
                 f"{self.root}, split {self.name}: block {block.index} (rows {block.start}-"
-                f"{block.stop}) was overwritten after the split was opened; open it again"
+                f"{block.stop}) was {done} after the split was opened; open it again"
             )
 
-    def _column(self, name: str, block: Block) -> _Column:
+    def _column(self, name: str, block: Block, step_rows: int) -> Column:
+        spec, rows = self.declared.arrays[name], self.declared.chunk_rows[name]
+        expected = self.record(block).arrays[name].crc32c
+        chunks = self._chunks(name, block)
+        return Column(self.root, self.name, name, spec, chunks, rows, block, expected, step_rows)
+
+    def _chunks(self, name: str, block: Block) -> Chunks:
+        directory, trailer = self.root / self.name / name, self._trailer(name)
+        spec, rows = self.declared.arrays[name], self.declared.chunk_rows[name]
+        if trailer is not None:
+            return raw.RawChunks(directory, self.name, spec, rows, trailer)
+        return CodedChunks(self._array(name), directory, self.name, spec, rows, block.stop)
+
+    def _trailer(self, name: str) -> int | None:
+        """Bytes behind the rows of a raw chunk; None for an array that zarr must decode."""
+        if name not in self._trailers:
+            directory, spec = self.root / self.name / name, self.declared.arrays[name]
+            rows = self.declared.chunk_rows[name]
+            self._trailers[name] = raw.checksum_nbytes(directory, spec, rows)
+        return self._trailers[name]
+
+    def _array(self, name: str) -> Any:
         if name not in self._arrays:
             directory = self.root / self.name / name
             try:
@@ -148,75 +212,7 @@ class StoredSplit:
                     f"{self.root}, split {self.name}: array {name} is committed but cannot be "
                     f"opened ({error}); restore {directory} from a copy"
                 ) from error
-        return _Column(self, name, self._arrays[name], block)
-
-
-_NOTHING: tuple[int, np.ndarray[Any, Any]] = (-1, np.empty(0))
-
-
-class _Column:
-    """One array within one block, read front to back; keeps the stored chunk it read last."""
-
-    def __init__(self, split: StoredSplit, name: str, array: Any, block: Block) -> None:
-        self.name = name
-        self.spec: ArraySpec = split.declared.arrays[name]
-        self._split = split
-        self._array = array
-        self._block = block
-        self._size = split.declared.chunk_rows[name]
-        self._held = _NOTHING
-        self._crc32c = 0
-
-    def check(self) -> None:
-        """Raise CorruptError if the rows of the block, all read by now, are not those committed."""
-        expected = self._split.record(self._block).arrays[self.name].crc32c
-        if manifest.hexadecimal(self._crc32c) != expected:
-            raise CorruptError(
-                f"{self._split.root}, split {self._split.name}, array {self.name}, rows "
-                f"{self._block.start}-{self._block.stop}: checksum "
-                f"{manifest.hexadecimal(self._crc32c)}, the manifest says {expected}; write block "
-                f"{self._block.index} again (overwrite), or restore it from a copy"
-            )
-
-    def rows(self, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Return rows as stored; ranges must be asked for in order."""
-        pieces = []
-        while start < stop:
-            first, chunk = self._chunk(start // self._size)
-            pieces.append(chunk[start - first : stop - first])
-            start += len(pieces[-1])
-            if start == first + len(chunk):  # read to its end: let go of it before the next
-                self._held = _NOTHING
-            del chunk
-        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-
-    def _chunk(self, index: int) -> tuple[int, np.ndarray[Any, Any]]:
-        """Return a stored chunk, cut to the block, with the row it starts at."""
-        first = max(index * self._size, self._block.start)
-        if self._held[0] != first:
-            stop = min((index + 1) * self._size, self._block.stop)
-            self._held = (first, self._load(index, first, stop))
-        return self._held
-
-    def _load(self, index: int, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Read rows of one stored chunk: the one place where bytes come off the store."""
-        split = self._split
-        with _COUNTING:
-            READS[split.name, self.name, index] += 1
-        file = layout.chunk_file(split.root / split.name / self.name, index, self.spec)
-        try:
-            if not file.exists():  # zarr would answer with fill values
-                raise FileNotFoundError("the file is missing")
-            rows: np.ndarray[Any, Any] = self._array[start:stop]
-            if rows.shape != (stop - start, *self.spec.shape):
-                raise ValueError(f"expected {stop - start} rows, got shape {rows.shape}")
-            self._crc32c = manifest.crc32c(rows, self._crc32c)
-        except (OSError, ValueError, RuntimeError) as error:
-            raise CorruptError(
-                f"{split.root}, split {split.name}, array {self.name}, rows {start}-{stop}: "
-                f"{error}; restore {file} or write block {self._block.index} again (overwrite)"
-            ) from error
-        return rows
+        return self._arrays[name]
 
 
 def open_split(root: Path, name: str, *, allow_partial: bool = False) -> StoredSplit:
@@ -224,8 +220,8 @@ def open_split(root: Path, name: str, *, allow_partial: bool = False) -> StoredS
     declared = Declaration.from_attributes(disk.read_group(root / name), f"{root}, split {name}")
     records = manifest.read_records(root / name)
     blocks = manifest.all_blocks(declared, records)
-    missing = [block for block in blocks if block.index not in records]
-    count = missing[0].index if missing else len(blocks)
+    missing = [b for b in blocks if b.index not in records or not records[b.index].committed]
+    count = blocks.index(missing[0]) if missing else len(blocks)
     if missing and not (allow_partial and count):
         raise IncompleteError(
             f"{root}, split {name} is incomplete: {manifest.describe_rows(missing)} "
@@ -234,14 +230,17 @@ def open_split(root: Path, name: str, *, allow_partial: bool = False) -> StoredS
         )
     if not count:
         raise IncompleteError(f"{root}, split {name} holds no rows yet; append some first")
-    return StoredSplit(root, name, declared, tuple(records[index] for index in range(count)))
+    return StoredSplit(root, name, declared, tuple(records[b.index] for b in blocks[:count]))
 
 
 @lru_cache(maxsize=64)
-def _reopen(root: str, name: str, count: int, pin: str) -> StoredSplit:
+def _reopen(root: str, name: str, last: int, pin: str) -> StoredSplit:
     """Open a pickled split in another process, once, and make sure that it is still the same."""
     split = open_split(Path(root), name, allow_partial=True)
-    split = StoredSplit(split.root, name, split.declared, split.records[:count])
-    if split.pin != pin:
-        raise DataError(f"{root}, split {name} was overwritten after it was opened; open it again")
+    records = tuple(record for record in split.records if record.index <= last)
+    if not records or (split := StoredSplit(split.root, name, split.declared, records)).pin != pin:
+        raise DataError(
+            f"{root}, split {name} was overwritten after it was opened, or lost a block; "
+            "open it again"
+        )
     return split

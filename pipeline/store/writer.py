@@ -1,7 +1,8 @@
 """Writing a split: whole blocks in any order and from many processes, or rows appended at the end.
 
-Order of every write: chunk files are flushed and renamed, their directories flushed, then the
-record of the block is written. A writer killed at any instant leaves a block that does not count.
+Order of every write: each chunk file is flushed and then renamed, the directories are flushed, then
+the record of the block is written. A writer killed at any instant leaves a block that does not
+count.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from pipeline.errors import (
     ExistsRefusedError,
     FeatfoldError,
 )
-from pipeline.store import disk, layout, manifest
+from pipeline.store import checksum, disk, layout, manifest
 from pipeline.store.declaration import Declaration
 
 REPLACES = "replaces"
@@ -54,12 +55,17 @@ class SplitWriter:
     @property
     def committed(self) -> frozenset[int]:
         """Indexes of the blocks that are completely on disk."""
-        return frozenset(self._records())
+        return frozenset(manifest.committed(self._records()))
 
     def missing(self) -> list[Block]:
         """Return the blocks that must still be written, in order: what a resumed run does."""
-        records = self._records()
-        return [block for block in self.declared.allotted if block.index not in records]
+        records, allotted = self._records(), len(self.declared.allotted)
+        return [
+            block
+            for block in manifest.all_blocks(self.declared, records)
+            if block.index < allotted
+            and not (block.index in records and records[block.index].committed)
+        ]
 
     def write(
         self, block_index: int, arrays: Mapping[str, Array], *, overwrite: bool = False
@@ -73,18 +79,51 @@ class SplitWriter:
         contents = _as_arrays(arrays)
         known = manifest.read_record(self._split, block_index)
         block = self._block(block_index, known)
-        if known is not None and known.committed and not overwrite:
+        if known is not None and (known.committed or known.removed) and not overwrite:
+            done = "was removed" if known.removed else "is committed already"
             raise ExistsRefusedError(
-                f"{self._where}: block {block_index} (rows {block.start}-{block.stop}) is "
-                "committed already; resume with missing(), or pass overwrite=True"
+                f"{self._where}: block {block_index} (rows {block.start}-{block.stop}) {done}; "
+                "resume with missing(), or pass overwrite=True"
             )
         self._check(contents, block.rows, block.start)
         self._create_arrays(contents)
         generation = 0 if known is None else known.generation + int(known.committed)
+        generation += int(known is not None and known.removed)
         with self._guard(block):
             if known is not None and known.committed:
                 manifest.write_record(self._split, manifest.Record.of(block, generation, {}))
             self._put(block, contents, generation)
+
+    def remove(self, block_index: int) -> Block:
+        """Take a block out for good, and return it; the other blocks keep their index and rows.
+
+        The record goes first, so a killed removal leaves the old or the new state; called again, it
+        removes what is left of the files. ``write`` with ``overwrite`` brings the rows back.
+        Raises ConfigError for a block that was never committed.
+        """
+        with disk.locked(self.root, self.name):
+            record = manifest.read_record(self._split, block_index)
+            if record is None:
+                raise ConfigError(
+                    f"{self._where} has no block {block_index} to remove; it has blocks "
+                    f"{', '.join(map(str, sorted(self.committed))) or 'none'}"
+                )
+            if not record.removed:
+                gone = manifest.Record.of(record.block, record.generation, {}, removed=True)
+                manifest.write_record(self._split, gone)
+            for file in self._own_files(record.block):
+                file.unlink(missing_ok=True)
+        return record.block
+
+    def _own_files(self, block: Block) -> Iterator[Path]:
+        """Yield the chunk files that hold rows of no other block."""
+        others = [other for other in self.blocks if other != block]
+        for name, spec in self.declared.arrays.items():
+            size = self.declared.chunk_rows[name]
+            for piece in _pieces(block.start, block.stop, size):
+                first = piece.start - piece.start % size
+                if not any(o.start < first + size and first < o.stop for o in others):
+                    yield layout.chunk_file(self._split / name, first // size, spec)
 
     def append(self, arrays: Mapping[str, Array]) -> Block:
         """Add rows after the current end as one new block, and return it.
@@ -177,14 +216,15 @@ class SplitWriter:
         sample = layout.encode(given[:chunk_rows], spec)
         layout.create_array(directory, spec, self.declared.rows or 0, chunk_rows, sample)
         (directory / "c").mkdir(exist_ok=True)
-        disk.sync_all([directory / disk.GROUP_FILE], top=self._split)
+        disk.sync(directory / disk.GROUP_FILE)
+        disk.sync_names([directory / disk.GROUP_FILE], top=self._split)
 
     def _resize(self, name: str, rows: int) -> None:
         disk.sweep(self._split / name, Path(disk.GROUP_FILE).stem)
         array = layout.open_array(self._split / name, "r+")
         if array.shape[0] != rows:
             array.resize((rows, *array.shape[1:]))
-            disk.sync_all([self._split / name / disk.GROUP_FILE], top=self._split / name)
+            disk.sync(self._split / name)
 
     def _guard(self, block: Block) -> AbstractContextManager[None]:
         """Return the lock of the split for a block that shares a file with appended rows."""
@@ -216,16 +256,16 @@ class SplitWriter:
                 f"{self._where}: {name} has {array.shape[0]} rows, fewer than {block.stop}; "
                 f"restore {directory / disk.GROUP_FILE} from a copy"
             )
-        checksum, nbytes, files = 0, 0, []
+        crc32c, nbytes, files = 0, 0, []
         for piece in _pieces(block.start, block.stop, size):
             file = layout.chunk_file(directory, piece.start // size, spec)
             disk.sweep(file.parent, file.name)
             rows = layout.encode(given[piece.start - block.start : piece.stop - block.start], spec)
             array[piece] = rows
-            checksum, nbytes = manifest.crc32c(rows, checksum), nbytes + rows.nbytes
+            crc32c, nbytes = checksum.crc32c(rows, crc32c), nbytes + rows.nbytes
             files.append(file)
-        disk.sync_all(files, top=directory / "c")
-        return manifest.Stored(nbytes, manifest.hexadecimal(checksum))
+        disk.sync_names(files, top=directory / "c")
+        return manifest.Stored(nbytes, checksum.hexadecimal(crc32c))
 
 
 def forget_replaced(root: Path) -> None:

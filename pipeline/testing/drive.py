@@ -37,7 +37,7 @@ def chunks(split: Split, fields: Iterable[str], place: Place = HOST) -> Iterator
                 chunk.schema,
                 chunk.start,
                 chunk.rows,
-                {name: place.put(x) for name, x in chunk.arrays.items()},
+                {name: place.put(x.copy()) for name, x in chunk.arrays.items()},
                 is_ood=chunk.is_ood,
                 arena=arena,
             )
@@ -90,7 +90,7 @@ def outcome(
 
 def at(place: Place) -> engine.Execute:
     """Return an executor that works in the array library of ``place``."""
-    return engine.Threads(1, place)
+    return engine.Threads(1, place=place)
 
 
 def scores_of(scorer: Scorer, split: Split, execute: engine.Execute = engine.run_serial) -> Host:

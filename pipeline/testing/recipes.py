@@ -108,20 +108,35 @@ class CutSplit:
         """Return the split itself: it is small."""
         return self
 
-    def read(self, block: Block, fields: frozenset[str]) -> Iterator[Chunk]:
-        """Yield copies of the rows, chunk by chunk."""
+    def read(
+        self, block: Block, fields: frozenset[str], step_rows: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield copies of the rows, in the chunks that were asked for."""
         start = block.start
-        for size in self.sizes[block.index]:
+        sizes = self.sizes[block.index] if step_rows is None else _steps(block.rows, step_rows)
+        for size in sizes:
             names = self.schema.touched(fields)
             rows = {name: self.data.arrays[name][start : start + size].copy() for name in names}
             yield Chunk(self.schema, start, size, rows, is_ood=self.is_ood)
             start += size
+
+    def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
+        """Return the bytes of the copies of two chunks: one in use while the next is made."""
+        return 2 * (step_rows or self.chunk_rows) * self.schema.row_nbytes(fields)
+
+    def identity(self, block: Block, fields: frozenset[str]) -> str | None:
+        """Return None: rows in memory are known only by reading them."""
+        return None
 
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
         """Return the sha256 of the bytes of a block, array by array."""
         names = self.schema.touched(fields)
         rows = {name: self.data.arrays[name][block.start : block.stop] for name in names}
         return {name: hashlib.sha256(x.tobytes()).hexdigest() for name, x in rows.items()}
+
+
+def _steps(rows: int, step_rows: int) -> Sequence[int]:
+    return [min(step_rows, rows - start) for start in range(0, rows, step_rows)]
 
 
 def regular(rows: int, chunk_rows: int, chunks_per_block: int = 3) -> Partition:

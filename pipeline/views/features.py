@@ -174,13 +174,16 @@ class Linear:
         return (classes,)
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return floats_nbytes(self.shape(schema), rows)
+        products = arrays.products_nbytes(*reversed(self.weight.shape))
+        return floats_nbytes(self.shape(schema), rows) + products
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
         x = self.of(chunk)
-        xp = arrays.namespace(x)
-        return xp.matmul(x, xp.matrix_transpose(self.weight.like(x))) + self.bias.like(x)
+        weight = self.weight.like(x)
+        logits = arrays.row_products(x, arrays.namespace(x).matrix_transpose(weight))
+        logits += self.bias.like(x)
+        return logits
 
 
 @value
@@ -207,13 +210,13 @@ class Projected:
         return (*shape[:-1], self.basis.shape[1])
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        centred = floats_nbytes(self.of.shape(schema), rows)
-        return centred + floats_nbytes(self.shape(schema), rows)
+        products = arrays.products_nbytes(*self.basis.shape)
+        return floats_nbytes(self.shape(schema), rows) + products
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
         x = self.of(chunk)
-        return arrays.namespace(x).matmul(x - self.origin.like(x), self.basis.like(x))
+        return arrays.row_products(x, self.basis.like(x), self.origin.like(x))
 
 
 def features(pool: str, field: str = "features") -> View:

@@ -53,15 +53,20 @@ class LogSoftmax:
         return self.of.shape(schema)
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return 4 * floats_nbytes(self.shape(schema), rows)
+        tile = 3 * floats_nbytes(self.shape(schema), min(rows, arrays.TILE_ROWS))
+        return floats_nbytes(self.shape(schema), rows) + tile
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
-        f = self.of(chunk)
-        xp = arrays.namespace(f)
-        # About the largest logit: its own size would cost the probabilities near 1 their digits.
-        below = f - xp.max(f, axis=1, keepdims=True)
-        return below - xp.log1p(sum_of_others(below))[:, None]
+        return arrays.by_tiles(_log_softmax, self.of(chunk))
+
+
+def _log_softmax(f: Array) -> Array:
+    # About the largest logit: its own size would cost the probabilities near 1 their digits.
+    xp = arrays.namespace(f)
+    below = f - xp.max(f, axis=1, keepdims=True)
+    below -= xp.log1p(sum_of_others(below))[:, None]
+    return below
 
 
 def sum_of_others(below: Array) -> Array:
@@ -70,10 +75,7 @@ def sum_of_others(below: Array) -> Array:
     Where one class takes nearly all probability this is what the others have, to every digit.
     """
     xp = arrays.namespace(below)
-    classes = xp.arange(below.shape[1], device=arrays.device_of(below))
-    largest = classes[None, :] == xp.argmax(below, axis=1)[:, None]
-    exps = xp.exp(below)
-    return xp.sum(xp.where(largest, xp.zeros_like(exps), exps), axis=1)
+    return xp.sum(arrays.clear_at(xp.exp(below), xp.argmax(below, axis=1)), axis=1)
 
 
 @value
@@ -90,14 +92,18 @@ class LogSumExp:
         return ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return floats_nbytes(self.of.shape(schema), rows)
+        tile = 2 * floats_nbytes(self.of.shape(schema), min(rows, arrays.TILE_ROWS))
+        return 8 * rows + tile
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
-        f = self.of(chunk)
-        xp = arrays.namespace(f)
-        top = xp.max(f, axis=1)
-        return top + xp.log(xp.sum(xp.exp(f - top[:, None]), axis=1))
+        return arrays.by_tiles(_log_sum_exp, self.of(chunk))
+
+
+def _log_sum_exp(f: Array) -> Array:
+    xp = arrays.namespace(f)
+    top = xp.max(f, axis=1)
+    return top + xp.log(xp.sum(xp.exp(f - top[:, None]), axis=1))
 
 
 @value

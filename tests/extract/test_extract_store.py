@@ -35,7 +35,7 @@ def fives(x):
 
 
 def rows_of(split, name):
-    chunks = [chunk[name] for block in split.blocks for chunk in split.read(block, {name})]
+    chunks = [c[name].copy() for block in split.blocks for c in split.read(block, {name})]
     return np.concatenate(chunks)
 
 

@@ -56,10 +56,14 @@ class Sample:
         return Store.open(path)
 
     @staticmethod
-    def read(split, fields=("features", "logits", "labels")):
+    def read(split, fields=("features", "logits", "labels"), step_rows=None):
         """Read a whole split, as arrays by name."""
-        chunks = [c for block in split.blocks for c in split.read(block, frozenset(fields))]
-        return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in fields}
+        parts = {name: [] for name in fields}
+        for block in split.blocks:
+            for chunk in split.read(block, frozenset(fields), step_rows):
+                for name, kept in parts.items():
+                    kept.append(chunk[name].copy())
+        return {name: np.concatenate(kept) for name, kept in parts.items()}
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import zarr
+from zarr.storage import LocalStore, WrapperStore
 
 from pipeline.chunk import IS_OOD, ArraySpec
 from pipeline.errors import ConfigError, DataError, MissingInputError
@@ -19,9 +20,13 @@ X = np.random.default_rng(0).standard_normal((N, 3, 4)).astype("f4")
 Y = np.arange(N) % 5
 
 
-def whole(split, fields):
-    chunks = [c for block in split.blocks for c in split.read(block, frozenset(fields))]
-    return {name: np.concatenate([chunk[name] for chunk in chunks]) for name in fields}
+def whole(split, fields, step_rows=None):
+    parts = {name: [] for name in fields}
+    for block in split.blocks:
+        for chunk in split.read(block, frozenset(fields), step_rows):
+            for name, kept in parts.items():
+                kept.append(chunk[name].copy())
+    return {name: np.concatenate(kept) for name, kept in parts.items()}
 
 
 def as_zarr(x):
@@ -170,8 +175,6 @@ def test_default_sizes_bound_chunks_and_blocks():
 
 def test_a06_each_shard_of_a_zarr_array_is_opened_once(tmp_path):
     """dask/dask#12586: reading by inner chunk opened every shard sixteen times."""
-    import zarr
-    from zarr.storage import LocalStore, WrapperStore
 
     class Counting(WrapperStore):
         gets: ClassVar[Counter] = Counter()
@@ -196,3 +199,51 @@ def test_a06_each_shard_of_a_zarr_array_is_opened_once(tmp_path):
     assert np.array_equal(np.concatenate(read), rows)
     assert len(Counting.gets) == 16
     assert set(Counting.gets.values()) == {1}
+
+
+class EveryGet(WrapperStore):
+    """Counts every look at a stored chunk, whole or in part."""
+
+    gets: ClassVar[Counter] = Counter()
+
+    async def get(self, key, *args, **kwargs):
+        if "/c/" in f"/{key}":
+            self.gets[key] += 1
+        return await super().get(key, *args, **kwargs)
+
+
+@pytest.mark.parametrize("step_rows", [None, 1000, 7])
+def test_a06_objects_of_any_size_are_opened_once_whatever_the_steps(tmp_path, step_rows):
+    n = 3072  # whole shards: of a ragged one zarr reads the inner chunks one by one
+    rows, labels = np.arange(n * 8.0).reshape(n, 8), np.arange(n) % 3
+    zarr.create_array(tmp_path / "x", data=rows, chunks=(32, 8), shards=(256, 8))
+    zarr.create_array(tmp_path / "y", data=labels, chunks=(n,))
+    x, y = (zarr.open_array(EveryGet(LocalStore(tmp_path / name)), mode="r") for name in "xy")
+    split = ArraySplit(x, y, classes=3, chunk_rows=256)
+    EveryGet.gets.clear()
+    for name, array in whole(split, ["features", "labels"], step_rows).items():
+        np.testing.assert_array_equal(array, {"features": rows, "labels": labels}[name])
+    assert len(EveryGet.gets) == 12 + 1
+    assert set(EveryGet.gets.values()) == {1}
+
+
+@pytest.mark.parametrize("step_rows", [None, 1, 3, 8, 100])
+@pytest.mark.parametrize("made", [np.asarray, as_zarr, lambda x: torch.asarray(x)])
+def test_steps_give_the_same_rows(made, step_rows):
+    split = ArraySplit(made(X), Y, chunk_rows=5, block_rows=12)
+    for name, array in whole(split, ["features", "labels"], step_rows).items():
+        np.testing.assert_array_equal(array, {"features": X, "labels": Y}[name])
+    starts = [c.start for c in split.read(split.blocks[1], frozenset({"labels"}), step_rows)]
+    assert starts == list(range(12, 20, min(step_rows or 5, 5)))
+    assert split.identity(split.blocks[0], frozenset({"labels"})) is None
+    with pytest.raises(ConfigError, match="step_rows"):
+        next(split.read(split.blocks[0], frozenset({"labels"}), 0))
+
+
+def test_the_memory_of_reading_is_that_of_copies_alone():
+    fields, rows = frozenset({"features"}), 5
+    assert ArraySplit(X, chunk_rows=rows).reading_nbytes(fields) == 0
+    assert next(ArraySplit(X).read(ArraySplit(X).blocks[0], fields))["features"].base is not None
+    lazy = ArraySplit(as_zarr(X), chunk_rows=rows)
+    assert lazy.reading_nbytes(fields) >= 2.5 * (6 + rows) * 48  # objects of 6 rows
+    assert lazy.reading_nbytes(fields, 1) < lazy.reading_nbytes(fields)

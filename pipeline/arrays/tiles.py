@@ -1,0 +1,74 @@
+"""Rows computed a tile at a time: temporaries that do not grow with them, and bits per row.
+
+What a row becomes never depends on how many rows come with it: a memory limit, which makes chunks
+shorter, changes no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from pipeline.arrays.libraries import Array, device_of, namespace
+
+TILE_ROWS = 128
+"""Rows of a tile: temporaries of 1,000 float64 a row then fit the cache of one core."""
+
+
+def tiles(rows: int) -> Iterator[slice]:
+    """Yield the slices that cut ``rows`` rows into tiles; the last may be shorter."""
+    for start in range(0, rows, TILE_ROWS):
+        yield slice(start, min(start + TILE_ROWS, rows))
+
+
+def by_tiles(compute: Callable[[Array], Array], x: Array) -> Array:
+    """Return ``compute`` of the rows of ``x`` (n, ...), called with one tile of them at a time.
+
+    ``compute`` gives one output row per row, and each must depend on its own row alone.
+    """
+    if x.shape[0] <= TILE_ROWS:
+        return compute(x)
+    out = None
+    for tile in tiles(x.shape[0]):
+        part = compute(x[tile, ...])
+        if out is None:
+            shape = (x.shape[0], *part.shape[1:])
+            out = namespace(part).empty(shape, dtype=part.dtype, device=device_of(part))
+        out[tile, ...] = part
+    return out
+
+
+def row_products(x: Array, w: Array, origin: Array | None = None) -> Array:
+    """Return (x - origin) w of ``x`` (n, d) or (n, t, d) and ``w`` (d, q), formed in float64.
+
+    Libraries choose the kernel of a product, and with it the order of its sums, by the number of
+    rows. Every product here has a tile of the same shape, filled up with zeros, so that the bits of
+    a row do not depend on the rows beside it. In float32 they still would: some kernels then sum
+    the first rows of a tile in another order than the last.
+    """
+    xp = namespace(x, w)
+    d, q = w.shape
+    w = xp.astype(w, xp.float64, copy=False)
+    flat = xp.reshape(x, (-1, d))
+    out = xp.empty((flat.shape[0], q), dtype=xp.float64, device=device_of(x))
+    for tile in tiles(flat.shape[0]):
+        rows = xp.astype(flat[tile, ...], xp.float64, copy=False)
+        if origin is not None:
+            rows = rows - origin
+        out[tile, ...] = _product(rows, w)
+    return xp.reshape(out, (*x.shape[:-1], q))
+
+
+def _product(rows: Array, w: Array) -> Array:
+    """Return the product of at most a tile of rows, whatever their number."""
+    n, d = rows.shape
+    xp = namespace(rows)
+    if n == TILE_ROWS:
+        return xp.matmul(rows, w)
+    full = xp.zeros((TILE_ROWS, d), dtype=rows.dtype, device=device_of(rows))
+    full[:n, ...] = rows
+    return xp.matmul(full, w)[:n, ...]
+
+
+def products_nbytes(d: int, q: int) -> int:
+    """Return the bytes of temporaries of :func:`row_products`, whatever the number of rows."""
+    return 8 * TILE_ROWS * (3 * d + q)

@@ -1,0 +1,124 @@
+"""What this machine reads and multiplies in a second: from it, plans tell the hours of a pass."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from pipeline import files
+
+FILE = "calibration.json"
+FEATURES = 1024
+"""Width d of the rows that are multiplied."""
+ROWS = 3920
+"""Rows of a product: 80 images of 49 tokens, 16 MB of float32."""
+READ_NBYTES = 128 * 2**20
+BUFFER_NBYTES = 16 * 2**20
+PRODUCT_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Rates of a machine."""
+
+    read_bytes_per_second: float
+    """From disk, not from memory: all workers together."""
+    float32_flops: float
+    """Of one BLAS thread forming X'X of float32 rows (n, d): counted as 2 n d^2 per product."""
+    float64_flops: float
+    """The same of float64 rows."""
+
+    @classmethod
+    def load(cls, directory: Path) -> Calibration | None:
+        """Return what :meth:`save` left in ``directory``; None if there is nothing usable."""
+        try:
+            known = json.loads((directory / FILE).read_text(encoding="utf-8"))
+            made = cls(**{name: float(known[name]) for name in cls.__dataclass_fields__})
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        return made if all(0 < rate < float("inf") for rate in asdict(made).values()) else None
+
+    def save(self, directory: Path) -> Path:
+        """Write the rates to ``calibration.json`` in ``directory``, and return its path."""
+        text = json.dumps(asdict(self), indent=1) + "\n"
+        path = directory / FILE
+        files.write_whole(path, lambda file: file.write(text.encode()) and None)
+        return path
+
+
+def measure(directory: Path) -> Calibration:
+    """Measure the rates in about two seconds, with a file of 128 MiB in ``directory``."""
+    with threadpool_limits(1):
+        return Calibration(_read_rate(directory), _flops(np.float32), _flops(np.float64))
+
+
+def drop_from_memory(path: Path) -> None:
+    """Ask the kernel to forget the pages of a file, where it can: the next read is from disk."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)  # pages that are not written yet would stay
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(handle)
+
+
+def read_through(paths: list[Path], buffer: memoryview) -> int:
+    """Read files into a buffer, over and over the same; return the bytes."""
+    nbytes = 0
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while count := file.readinto(buffer):
+                nbytes += count
+    return nbytes
+
+
+def product_seconds(rows: int, features: int, dtype: Any, products: int) -> float:
+    """Return the time of ``products`` times S += X'X, X (rows, features) of ``dtype``, S float64.
+
+    numpy forms X'X as a symmetric product: half the multiplications of a general one.
+    """
+    x = np.random.default_rng(0).standard_normal((rows, features)).astype(dtype)
+    total = np.zeros((features, features))
+    total += x.T @ x  # the first product starts threads and faults pages in
+    began = time.perf_counter()
+    for _ in range(products):
+        total += x.T @ x
+    return time.perf_counter() - began
+
+
+def _read_rate(directory: Path) -> float:
+    directory.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=".calibration-", dir=directory)
+    path = Path(name)
+    try:
+        noise = np.random.default_rng(0).bytes(BUFFER_NBYTES)
+        with os.fdopen(handle, "wb") as file:
+            for _ in range(READ_NBYTES // BUFFER_NBYTES):
+                file.write(noise)
+        drop_from_memory(path)
+        buffer = memoryview(bytearray(BUFFER_NBYTES))
+        began = time.perf_counter()
+        nbytes = read_through([path], buffer)
+        return nbytes / (time.perf_counter() - began)
+    finally:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _flops(dtype: Any) -> float:
+    products, seconds = 1, 0.0
+    while seconds < PRODUCT_SECONDS / 2:
+        products *= 2
+        seconds = product_seconds(ROWS, FEATURES, dtype, products)
+    return 2.0 * ROWS * FEATURES**2 * products / seconds

@@ -1,0 +1,53 @@
+"""Pinning: a later fit that keeps the constants of an earlier one, and so reads only new blocks.
+
+A second pass depends on what the first one found, so one appended block would make it read
+everything again. A pinned fit gives every pass but the last of a procedure the results that the
+earlier fit had; its last pass sees all blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline.chunk import Split
+from pipeline.errors import MissingInputError
+from pipeline.partials import Partials, key_of, node_names, stored_fields
+
+Turns = Sequence[Mapping[str, Sequence[Sequence[str]]]]
+"""Per yield: JOB/NAME of each request -> (key, root node) of its partial in each split."""
+
+
+def root_name(request: Any, split: Split) -> tuple[str, str] | None:
+    """Return key and node of the partial of all blocks; None for rows without checksums."""
+    stored = stored_fields(request, split)
+    leaves = [split.identity(block, stored) for block in split.blocks]
+    if None in leaves:
+        return None
+    return key_of(request, split), node_names([str(leaf) for leaf in leaves])[-1][0]
+
+
+@dataclass(frozen=True)
+class Pin:
+    """The requests of an earlier fit, and the cache that still holds their partials."""
+
+    turns: Turns
+    partials: Partials
+
+    def states(self, turn: int, name: str) -> list[Any] | None:
+        """Return the states that answered a request then; None for the last turn of a job."""
+        job = name.partition("/")[0]
+        if not any(
+            key.partition("/")[0] == job for later in self.turns[turn + 1 :] for key in later
+        ):
+            return None
+        if name not in self.turns[turn]:
+            return None
+        try:
+            return [self.partials.get(*root).state for root in self.turns[turn][name]]
+        except FileNotFoundError as error:
+            raise MissingInputError(
+                f"the cache no longer holds what {job} is pinned to ({error.filename}); run "
+                "without pinning"
+            ) from error

@@ -1,0 +1,281 @@
+"""What is left to do of a work: the blocks to fold and the nodes to merge that no file holds yet.
+
+A task folds a run of 8^k neighbouring blocks, the smallest k that keeps a pass within
+``plan.TASKS_LIMIT`` tasks; its partial is the node of those blocks in the merge tree.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from pipeline.chunk import Block, Split
+from pipeline.fold import AnyStatistic
+from pipeline.partials import FAN_IN, Partials, key_of, node_names, stored_fields
+from pipeline.plan import Work, levels_in_a_task
+from pipeline.pooled import PooledSplit, copies_of, pools
+from pipeline.procedure import Rows
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A request, with the names of its partials in the tree."""
+
+    request: AnyStatistic | Rows
+    key: str
+    levels: tuple[tuple[str, ...], ...]
+    """Names of the nodes, by level and position."""
+
+    @property
+    def root(self) -> str:
+        """Name of the node of all blocks."""
+        return self.levels[-1][0]
+
+
+@dataclass(frozen=True)
+class FoldStep:
+    """Read a run of blocks, once, for the requests whose partials of it are missing."""
+
+    position: int
+    blocks: tuple[Block, ...]
+    statistics: tuple[tuple[AnyStatistic, str, str], ...]
+    """(statistic, key, node)."""
+    rows: tuple[tuple[Rows, str, tuple[str, ...]], ...]
+    """(rows, key, leaf of each block)."""
+
+    inputs: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def outputs(self) -> list[tuple[str, str]]:
+        """(key, node) of the partials that it makes."""
+        return [(key, node) for _, key, node in self.statistics]
+
+
+@dataclass(frozen=True)
+class MergeStep:
+    """Merge the children of a node for the statistics that lack it."""
+
+    node: tuple[int, int]
+    """Level above the folds, and position."""
+    statistics: tuple[tuple[AnyStatistic, str, str, tuple[str, ...]], ...]
+    """(statistic, key, node, children)."""
+
+    @property
+    def inputs(self) -> list[tuple[str, str]]:
+        """(key, node) of the partials that it needs."""
+        return [(key, child) for _, key, _, children in self.statistics for child in children]
+
+    @property
+    def outputs(self) -> list[tuple[str, str]]:
+        """(key, node) of the partials that it makes."""
+        return [(key, node) for _, key, node, _ in self.statistics]
+
+
+@dataclass
+class Schedule:
+    """The steps of a work in the order in which a stream of blocks completes the nodes."""
+
+    work: Work
+    partials: Partials
+    thin: bool = False
+    """Whether children are dropped once their merge stands for them."""
+    part: tuple[int, int] | None = None
+    """(i, n): the i-th of n shares of the folds, and no merges."""
+    wanted: list[Wanted] = field(init=False)
+    durable: bool = field(init=False)
+    """Whether the partials outlive the run: the bytes of the split are known by checksum."""
+
+    def __post_init__(self) -> None:
+        self._leaves: dict[frozenset[str], tuple[tuple[str, ...], ...]] = {}
+        split = self.work.split
+        self.durable = split.identity(split.blocks[0], frozenset()) is not None
+        self._token = uuid.uuid4().hex
+        asked: tuple[AnyStatistic | Rows, ...] = (*self.work.statistics, *self.work.rows)
+        self.wanted = [Wanted(a, key_of(a, split), self._levels(a)) for a in asked]
+
+    @cached_property
+    def depth(self) -> int:
+        """Level of the tree that a task folds up to: k of 8^k blocks."""
+        return levels_in_a_task(self.work)
+
+    def _levels(self, request: AnyStatistic | Rows) -> tuple[tuple[str, ...], ...]:
+        split = self.work.split
+        stored = stored_fields(request, split)
+        if stored not in self._leaves:
+            leaves = [
+                split.identity(block, stored) or f"{self._token}-{block.index}"
+                for block in split.blocks
+            ]
+            self._leaves[stored] = tuple(tuple(level) for level in node_names(leaves))
+        return self._leaves[stored]
+
+    @cached_property
+    def steps(self) -> Sequence[FoldStep | MergeStep]:
+        """All steps: children before their parents."""
+        folds: dict[int, list[tuple[AnyStatistic, str, str]]] = {}
+        merges: dict[tuple[int, int], list[tuple[AnyStatistic, str, str, tuple[str, ...]]]] = {}
+        for wanted in self.wanted:
+            if not isinstance(wanted.request, Rows):
+                self._need(wanted, folds, merges)
+        tables = self._tables()
+        if self.part is not None:
+            folds, tables, merges = self._share(folds), self._share(tables), {}
+        return tuple(self._in_order(folds, tables, merges))
+
+    def _share(self, tasks: dict[int, Any]) -> dict[int, Any]:
+        """Return the tasks of this part of an array job: neighbouring blocks, as even as may be."""
+        assert self.part is not None
+        index, parts = self.part
+        count = -(-len(self.work.split.blocks) // FAN_IN**self.depth)
+        own = range(count * (index - 1) // parts, count * index // parts)
+        return {task: asked for task, asked in tasks.items() if task in own}
+
+    def source(self, step: FoldStep) -> Split:
+        """Return the split that a step reads: pooled copies where they are there and enough."""
+        split = self.work.split
+        views = [view for entry in step.statistics for view in entry[0].views]
+        views += [view for entry in step.rows for view in entry[0].views]
+        copies = copies_of(views, split)
+        there = {
+            field: key
+            for field, (table, key) in copies.items()
+            if self.durable and self._all_there(table, key, step.blocks)
+        }
+        return PooledSplit(split, self.partials, there) if there else split
+
+    def _all_there(self, table: Rows, key: str, blocks: Sequence[Block]) -> bool:
+        return all(self.partials.has(key, leaf) for leaf in self._leaves_of(table, blocks))
+
+    def _leaves_of(self, table: Rows, blocks: Sequence[Block]) -> tuple[str, ...]:
+        identities = (self.work.split.identity(block, table.fields) for block in blocks)
+        return tuple(identity or "" for identity in identities)
+
+    def _kept(self, step: FoldStep) -> FoldStep:
+        """Return the step with the pooled copies that it computes anyway, to be kept as well."""
+        views = [view for statistic, _, _ in step.statistics for view in statistic.views]
+        split = self.work.split
+        if not self.durable or isinstance(self.source(step), PooledSplit):
+            return step
+        tables = tuple(
+            (table, key, self._leaves_of(table, step.blocks))
+            for table, key in pools(views, split).values()
+            if not self._all_there(table, key, step.blocks)
+        )
+        return replace(step, rows=(*step.rows, *tables))
+
+    def forget(self) -> None:
+        """Drop the partials of rows that no checksum names: nobody could find them again."""
+        if not self.durable:
+            for wanted in self.wanted:
+                self.partials.drop(wanted.key, {n for level in wanted.levels for n in level})
+
+    def _need(self, wanted: Wanted, folds: dict[int, Any], merges: dict[Any, Any]) -> None:
+        """Collect the folds and merges without which the root of a statistic is not there."""
+        there = self.partials.nodes(wanted.key) if self.durable else frozenset()
+        stack = [(len(wanted.levels) - 1, 0)]
+        while stack:
+            level, position = stack.pop()
+            name = wanted.levels[level][position]
+            if name in there:
+                continue
+            if level <= self.depth:
+                entry = (wanted.request, wanted.key, name)
+                folds.setdefault(position, []).append(entry)
+                continue
+            children = range(position * FAN_IN, (position + 1) * FAN_IN)
+            below = wanted.levels[level - 1]
+            names = below[children.start : children.stop]
+            stack += [(level - 1, children.start + i) for i in range(len(names))]
+            if len(names) > 1:
+                merges.setdefault((level, position), []).append(
+                    (wanted.request, wanted.key, name, names)
+                )
+
+    def _tables(self) -> dict[int, list[tuple[Rows, str, tuple[str, ...]]]]:
+        """Return, by task, the tables of rows that lack a block."""
+        size = FAN_IN**self.depth
+        missing: dict[int, list[tuple[Rows, str, tuple[str, ...]]]] = {}
+        for wanted in self.wanted:
+            if not isinstance(wanted.request, Rows):
+                continue
+            there = self.partials.nodes(wanted.key) if self.durable else frozenset()
+            leaves = wanted.levels[0]
+            for position in range(-(-len(leaves) // size)):
+                own = leaves[position * size : (position + 1) * size]
+                if not there.issuperset(own):
+                    entry = (wanted.request, wanted.key, own)
+                    missing.setdefault(position, []).append(entry)
+        return missing
+
+    def _in_order(
+        self, folds: dict[int, Any], tables: dict[int, Any], merges: dict[Any, Any]
+    ) -> Iterator[FoldStep | MergeStep]:
+        blocks, size = self.work.split.blocks, FAN_IN**self.depth
+        last = -(-len(blocks) // size) - 1
+        closing: dict[int, list[tuple[int, int]]] = {}
+        for level, position in sorted(merges):
+            stop = (position + 1) * FAN_IN ** (level - self.depth) - 1
+            closing.setdefault(min(stop, last), []).append((level, position))
+        for task in sorted({*folds, *tables, *closing}):
+            if task in folds or task in tables:
+                step = FoldStep(
+                    task,
+                    tuple(blocks[task * size : (task + 1) * size]),
+                    tuple(folds.get(task, ())),
+                    tuple(tables.get(task, ())),
+                )
+                yield self._kept(step)
+            for level, position in closing.get(task, ()):
+                yield MergeStep((level - self.depth, position), tuple(merges[level, position]))
+
+    @property
+    def folds(self) -> list[FoldStep]:
+        """The steps that read."""
+        return [step for step in self.steps if isinstance(step, FoldStep)]
+
+    @property
+    def read_nbytes(self) -> int:
+        """Logical bytes that are left to read."""
+        return sum(self.step_nbytes(step) for step in self.folds)
+
+    def step_nbytes(self, step: FoldStep) -> int:
+        """Logical bytes that a step reads."""
+        work = self.work_of(step)
+        return sum(b.rows for b in step.blocks) * work.split.schema.row_nbytes(work.fields)
+
+    def work_of(self, step: FoldStep) -> Work:
+        """Return the part of the work that a step does."""
+        return Work(
+            self.source(step),
+            tuple(statistic for statistic, _, _ in step.statistics),
+            tuple(rows for rows, _, _ in step.rows),
+        )
+
+    @property
+    def partials_nbytes(self) -> int:
+        """Bytes of the partials and pooled copies that the steps will write, and that stay."""
+        if not self.durable:
+            return 0
+        schema = self.work.split.schema
+        states = sum(
+            entry[0].state_nbytes(schema) for step in self.steps for entry in step.statistics
+        )
+        if self.thin:
+            merges = (step for step in self.steps if isinstance(step, MergeStep))
+            states -= sum(
+                len(children) * statistic.state_nbytes(schema)
+                for step in merges
+                for statistic, _, _, children in step.statistics
+                if len(children) == FAN_IN
+            )
+        tables = sum(
+            8 * block.rows * math.prod(table.view.shape(schema))
+            for step in self.folds
+            for table, _, _ in step.rows
+            for block in step.blocks
+        )
+        return max(0, states) + tables

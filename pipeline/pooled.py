@@ -1,0 +1,150 @@
+"""The pooled copy: token features as their means, kept by the first pass that computes them.
+
+A copy is a table of rows among the partials, float64 as the view gives it, so a later pass that
+needs no more than the means reads 2 bytes for every 49 x 4 of the tokens, say, and finds the same
+bits. Like any partial it is named by the checksums of what it was made from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pipeline.chunk import ArraySpec, Block, Chunk, Schema, Split
+from pipeline.content import replaced
+from pipeline.fold import closure
+from pipeline.partials import Partials, key_of
+from pipeline.procedure import Rows
+from pipeline.views import Finite, Pooled, View
+
+Copies = Mapping[str, tuple[Rows, str]]
+"""Token array -> the table that holds its means, and the key of its partials."""
+
+
+def copies_of(views: Iterable[View], split: Split) -> Copies:
+    """Return the copies that could stand for the token arrays behind ``views``.
+
+    An array that any view looks at in another way than by its mean is left out.
+    """
+    fields = {
+        view.field
+        for view in closure(views)
+        if isinstance(view, Pooled) and view.how == "mean" and _is_tokens(view.field, split.schema)
+    }
+    whole = {field for view in closure(views) for field in _whole(view, split.schema)}
+    tables = {field: Rows(Pooled("mean", field), strict=False) for field in sorted(fields - whole)}
+    return {field: (table, key_of(table, split)) for field, table in tables.items()}
+
+
+def pools(views: Iterable[View], split: Split) -> Copies:
+    """Return the copies that a pass over ``views`` computes anyway and may keep."""
+    means = (v for v in closure(views) if isinstance(v, Pooled) and v.how == "mean")
+    return copies_of([view for view in means if _is_tokens(view.field, split.schema)], split)
+
+
+def _is_tokens(field: str, schema: Schema) -> bool:
+    return len(schema.spec(field).shape) == 2
+
+
+def _whole(view: View, schema: Schema) -> frozenset[str]:
+    """Return the arrays that a view itself reads otherwise than by their mean."""
+    if isinstance(view, Pooled) and view.how == "mean":
+        return frozenset()
+    if isinstance(view, Finite) and "mask" not in schema.arrays:
+        return frozenset()  # a mean is finite where all of its tokens are
+    if any(hasattr(part, "nbytes") and callable(part) for part in vars(view).values()):
+        return frozenset()  # made of other views, which are looked at themselves
+    return frozenset() if hasattr(view, "scorer") else view.fields
+
+
+@dataclass(frozen=True)
+class PooledSplit:
+    """A stored split whose token arrays are read from their pooled copies."""
+
+    split: Split
+    partials: Partials
+    keys: Mapping[str, str]
+    """Token array -> key of its copy."""
+
+    @property
+    def name(self) -> str:
+        return self.split.name
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The schema of the split, with vectors for tokens."""
+        schema = self.split.schema
+        means = {
+            field: ArraySpec(schema.spec(field).shape[-1:], "float64", "D") for field in self.keys
+        }
+        return replaced(schema, arrays={**schema.arrays, **means})
+
+    @property
+    def is_ood(self) -> bool:
+        return self.split.is_ood
+
+    @property
+    def blocks(self) -> Sequence[Block]:
+        return self.split.blocks
+
+    @property
+    def chunk_rows(self) -> int:
+        return self.split.chunk_rows
+
+    def only(self, block: Block) -> PooledSplit:
+        """Return the split itself: it is stored."""
+        return self
+
+    def identity(self, block: Block, fields: frozenset[str]) -> str | None:
+        """Name the bytes that the copies were made from."""
+        return self.split.identity(block, fields)
+
+    def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
+        """Return the checksums of what the copies were made from."""
+        return self.split.checksums(block, fields)
+
+    def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
+        """Bytes that reading holds: the copy of a block, and what is read beside it."""
+        rows = max(block.rows for block in self.blocks)
+        copies = sum(self.schema.spec(field).nbytes for field in fields & self.keys.keys())
+        rest = frozenset(fields - self.keys.keys())
+        return rows * copies + (self.split.reading_nbytes(rest, step_rows) if rest else 0)
+
+    def read(
+        self, block: Block, fields: frozenset[str], step_rows: int | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the chunks of a block, with means in place of tokens."""
+        names = self.schema.touched(fields)
+        copies = {field: self._copy(field, block) for field in names & self.keys.keys()}
+        rest = frozenset(names - copies.keys())
+        if rest:
+            for chunk in self.split.read(block, rest, step_rows):
+                yield self._chunk(block, chunk.start, chunk.rows, copies, chunk.arrays)
+        else:
+            step = step_rows or self.chunk_rows
+            for start in range(block.start, block.stop, step):
+                rows = min(step, block.stop - start)
+                yield self._chunk(block, start, rows, copies, {})
+
+    def _copy(self, field: str, block: Block) -> np.ndarray[Any, Any]:
+        names = self.split.schema.touched({field})
+        leaf = self.split.identity(block, names)
+        assert leaf is not None  # only stored splits have copies
+        rows: np.ndarray[Any, Any] = self.partials.get(self.keys[field], leaf).state
+        return rows
+
+    def _chunk(
+        self,
+        block: Block,
+        start: int,
+        rows: int,
+        copies: Mapping[str, np.ndarray[Any, Any]],
+        others: Mapping[str, Any],
+    ) -> Chunk:
+        first = start - block.start
+        means = {field: copy[first : first + rows] for field, copy in copies.items()}
+        return Chunk(self.schema, start, rows, {**others, **means}, is_ood=self.is_ood)

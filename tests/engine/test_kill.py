@@ -1,0 +1,105 @@
+"""Killed while blocks are in flight, and run again: the same bits, nothing folded twice."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from durable_store import make
+
+from pipeline import files
+
+SCRIPT = Path(__file__).with_name("fit_in_process.py")
+BLOCKS = 24
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    path = tmp_path_factory.mktemp("kill") / "feats.zarr"
+    make(path, BLOCKS)
+    return path
+
+
+def start(path, cache, kind):
+    return subprocess.Popen(
+        [sys.executable, str(SCRIPT), str(path), str(cache), kind],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+
+
+def finish(process):
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    lines = [line.split() for line in out.splitlines()]
+    folded = [tuple(line[1:]) for line in lines if line[0] == "folded"]
+    (digest,) = (line[1] for line in lines if line[0] == "digest")
+    return digest, folded
+
+
+def wait_for_folds(process, count):
+    """Read the output until ``count`` blocks were folded; return them."""
+    folded = []
+    while len(folded) < count:
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        if line.startswith("folded"):
+            folded.append(tuple(line.split()[1:]))
+    return folded
+
+
+@pytest.fixture(scope="module")
+def undisturbed(path, tmp_path_factory):
+    digest, folded = finish(start(path, tmp_path_factory.mktemp("whole"), "threads"))
+    assert len(folded) == 2 * BLOCKS
+    return digest
+
+
+@pytest.mark.parametrize("kind", ["threads", "local"])
+def test_a_killed_driver_resumes_to_the_same_bits(path, undisturbed, tmp_path, kind):
+    """Everything dies at once, three times, at moments drawn anew; the last run ends."""
+    seed = random.SystemRandom().randrange(2**32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    done = set()
+    for _ in range(3):
+        process = start(path, tmp_path, kind)
+        family = psutil.Process(process.pid)
+        known = set(done)
+        folded = wait_for_folds(process, rng.randint(1, 8))
+        time.sleep(rng.random() * 0.02)
+        children = family.children(recursive=True)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        process.stderr.close()
+        _, alive = psutil.wait_procs(children, timeout=20)
+        assert not alive, "orphans"
+        assert not known & set(folded), "a block was folded twice"
+        done |= set(folded)
+    digest, folded = finish(start(path, tmp_path, kind))
+    assert digest == undisturbed
+    assert not done & set(folded)
+    files.sweep(tmp_path)
+    assert not [p for p in tmp_path.rglob("*") if ".partial" in p.name]
+
+
+def test_a_killed_worker_is_replaced_and_costs_only_its_blocks(path, undisturbed, tmp_path):
+    process = start(path, tmp_path, "local")
+    folded = wait_for_folds(process, 3)
+    workers = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "spawn_main" in " ".join(child.cmdline())
+    ]
+    workers[-1].kill()
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert f"digest {undisturbed}" in out
+    again = [tuple(line.split()[1:]) for line in out.splitlines() if line.startswith("folded")]
+    assert not set(folded) & set(again)
