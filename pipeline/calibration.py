@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -49,10 +49,12 @@ class Calibration:
 
     def save(self, directory: Path) -> Path:
         """Write the rates to ``calibration.json`` in ``directory``, and return its path."""
-        text = json.dumps(asdict(self), indent=1) + "\n"
         path = directory / FILE
-        files.write_whole(path, lambda file: file.write(text.encode()) and None)
+        files.write_whole(path, self._write)
         return path
+
+    def _write(self, file: BinaryIO) -> None:
+        file.write(json.dumps(asdict(self), indent=1).encode() + b"\n")
 
 
 def measure(directory: Path) -> Calibration:

@@ -252,6 +252,8 @@ def _leaving_interrupts() -> Iterator[None]:
 def _greet(client: Any) -> None:
     """Make every worker import featfold now: one that cannot would leave tasks hanging."""
     client.wait_for_workers(1, timeout=60)
+    # An interrupted wait makes distributed cancel what it had not begun, and tornado tell of it.
+    logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
     client.run(_leave_errors_to_the_client)
     versions = client.run(_versions)
     ours = _versions()

@@ -1,7 +1,7 @@
 """The pooled copy: token features as their means, kept by the first pass that computes them.
 
 A copy is a table of rows among the partials, float64 as the view gives it, so a later pass that
-needs no more than the means reads 2 bytes for every 49 x 4 of the tokens, say, and finds the same
+needs no more than the means reads 8 bytes for every 49 x 4 of the tokens, say, and finds the same
 bits. Like any partial it is named by the checksums of what it was made from.
 """
 

@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors",),
     ("files", "stopping"),
-    ("arrays",),
+    ("arrays", "calibration"),
     ("content",),
     ("chunk",),
     ("partials",),
@@ -36,6 +36,7 @@ LAYERS = (
     ("config", "facts"),
     ("fill", "planning"),
     ("job",),
+    ("bench",),
     ("cli",),
     ("__main__",),
 )

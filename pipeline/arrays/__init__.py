@@ -29,7 +29,6 @@ from pipeline.arrays.libraries import like as like
 from pipeline.arrays.libraries import map_arrays as map_arrays
 from pipeline.arrays.libraries import namespace as namespace
 from pipeline.arrays.libraries import nbytes as nbytes
-from pipeline.arrays.libraries import size_of as size_of
 from pipeline.arrays.libraries import to_host as to_host
 from pipeline.arrays.libraries import versions as versions
 from pipeline.arrays.tiles import TILE_ROWS as TILE_ROWS

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from pipeline.cli.bench import bench
 from pipeline.cli.demo import demo
 from pipeline.cli.doctor import doctor
 from pipeline.cli.inspect import inspect
@@ -74,5 +75,5 @@ def featfold() -> None:
     """
 
 
-for _verb in (demo, plan, run, report, inspect, doctor):
+for _verb in (demo, plan, run, report, inspect, doctor, bench):
     featfold.add_command(_verb)

@@ -167,7 +167,7 @@ class ClassMoments:
     def _tokens(
         self, scatter: Array, x: Array, mean: Array, weight: Array, deviation: Array, chunk: Chunk
     ) -> Array:
-        """Add the scatter of tokens (n, t, d): about the mean of their image, and that about classes.
+        """Add the scatter of tokens (n, t, d) about their image, and of that about its class.
 
         One product does both: the deviations of the means, times the root of their number of
         tokens, are further rows of it.

@@ -130,7 +130,7 @@ def test_a_damaged_chunk_is_named(job, cli, tmp_path):
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(bytes(data))
-    ended = cli("run", job)
+    ended = cli("run", job, "--cache", tmp_path / "unread")  # what was read before is not read now
     assert ended.code == 4
     assert "id/train" in ended.err
     assert "features" in ended.err

@@ -1,0 +1,1 @@
+"""Benches: how fast a pass is beside what the machine could do at best, measured in one run."""

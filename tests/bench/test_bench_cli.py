@@ -1,0 +1,162 @@
+"""Tiny versions of every bench, end to end: the numbers are there, and agree with one another."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.__main__ import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def bench(capsys, monkeypatch, tmp_path_factory):
+    """Run a bench here with --json; return its exit code, its object, and what it told people."""
+    home = tmp_path_factory.getbasetemp() / "bench-home"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+
+    def run(*arguments):
+        capsys.readouterr()
+        code = main(["bench", *(str(argument) for argument in arguments), "--json"])
+        out, err = capsys.readouterr()
+        return code, json.loads(out) if out else None, err
+
+    run.home = home / "featfold"
+    return run
+
+
+@pytest.fixture
+def store(tmp_path, bench):
+    path = tmp_path / "made.zarr"
+    code, told, err = bench(
+        "make-tokens", path, "--rows", 40, "--tokens", 3, "--features", 8, "--classes", 4
+    )
+    assert code == 0
+    assert told["blocks_written"] == 1
+    assert "write id/train" in err
+    return path
+
+
+def test_make_tokens_again_says_that_it_is_complete(bench, store):
+    code, told, err = bench(
+        "make-tokens", store, "--rows", 40, "--tokens", 3, "--features", 8, "--classes", 4
+    )
+    assert (code, told["blocks_written"]) == (0, 0)
+    assert "it was complete already" in err
+    code, told, _ = bench("make-tokens", store, "--rows", 41)
+    assert (code, told["exit_code"]) == (2, 2)
+
+
+@pytest.mark.parametrize(("state", "repeat"), [("warm", 2), ("cold", 1)])
+def test_fit_stands_beside_its_floor(bench, store, tmp_path, state, repeat):
+    out = tmp_path / "out" / "fit.json"
+    cold = ["--cold"] if state == "cold" else []
+    options = ["--workers", 1, "--repeat", repeat, "--out", out, *cold]
+    code, found, err = bench("fit", store, *options)
+    assert code == 0
+    assert json.loads(out.read_text()) == found
+    middle = found["median_seconds"]
+    assert set(middle) == {"raw read", "products", "pass"}
+    assert found["floor_seconds"] == max(middle["raw read"], middle["products"])
+    assert found["ratio"] == pytest.approx(middle["pass"] / found["floor_seconds"])
+    assert found["pass_over_raw_read"] == pytest.approx(middle["pass"] / middle["raw read"])
+    assert all(len(seconds) == repeat for seconds in found["seconds"].values())
+    assert found["fit_seconds"] < found["total_seconds"]
+    assert found["cache_state"] == state
+    assert (found["rows"], found["passes"]) == (40, 1)
+    assert [p["rows"] for p in found["products"]] == [120]
+    assert len(found["statistics"]) == 3
+    assert found["peak_nbytes"] > 2**20
+    assert found["projected_nbytes"] > 2**20
+    assert "pass / floor" in err
+    saved = json.loads((bench.home / "calibration.json").read_text())
+    assert saved == found["calibration"]
+    left = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}
+    assert left == {"made.zarr", "out"}
+
+
+def test_fit_of_nothing_that_exists(bench, tmp_path):
+    code, told, _ = bench("fit", tmp_path / "none.zarr")
+    assert (code, told["exit_code"]) == (4, 4)
+
+
+def test_fit_suggests_a_detector(bench, store):
+    code, told, _ = bench("fit", store, "--detectors", "mahalanobi")
+    assert code == 2
+    assert "did you mean 'mahalanobis'" in told["error"]
+
+
+def test_scheduler_extrapolates(bench, tmp_path):
+    code, found, err = bench("scheduler", "--tasks", 120, "--workers", 1, "--scratch", tmp_path)
+    assert code == 0
+    assert [count["blocks"] for count in found["counts"]] == [100, 120]
+    assert all(count["merges"] >= 14 for count in found["counts"])
+    assert all(count["pass_seconds"] > 0 for count in found["counts"])
+    far = found["seconds_at_no_task"] + 10_000 * found["seconds_per_task"]
+    assert found["seconds_far"] == pytest.approx(far)
+    assert "No-op blocks on 1 workers" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_small_without_a_peer(bench, tmp_path):
+    code, found, _ = bench(
+        "small", "--rows", 60, "--features", 8, "--classes", 3, "--repeat", 1,
+        "--scratch", tmp_path,
+    )  # fmt: skip
+    assert code == 0
+    assert set(found["median_seconds"]) == {
+        "score",
+        *(f"fit, {p}, {w}" for p in ("float64", "float32") for w in ("memory", "store")),
+    }
+    assert (found["peer"], found["fit_ratios"], found["score_speedup"]) == (None, None, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_small_with_an_interpreter_that_lacks_the_peer(bench, tmp_path):
+    code, told, _ = bench(
+        "small", "--rows", 60, "--features", 8, "--classes", 3, "--repeat", 1,
+        "--scratch", tmp_path, "--peer", sys.executable,
+    )  # fmt: skip
+    assert code == 1
+    assert "cannot run the peer" in told["error"]
+    assert "pytorch" in told["error"]
+
+
+@pytest.mark.slow
+def test_memory_compares_two_sizes(bench, tmp_path):
+    code, found, err = bench(
+        "memory", "--rows", 20, "--tokens", 2, "--features", 4, "--classes", 2,
+        "--detectors", "mahalanobis", "--workers", 1, "--scratch", tmp_path,
+    )  # fmt: skip
+    assert code == 0
+    assert [row["name"] for row in found["measured"]] == [
+        "ClassMoments(features, labels)", "the whole pass",
+    ]  # fmt: skip
+    for row in found["measured"]:
+        small, large = row["peak_nbytes"]
+        assert row["growth"] == pytest.approx(large / small - 1)
+        shares = [p / q for p, q in zip(row["peak_nbytes"], row["projected_nbytes"], strict=True)]
+        assert row["measured_over_projected"] == pytest.approx(max(shares))
+    assert found["within_projection"] == all(
+        row["measured_over_projected"] <= 1 for row in found["measured"]
+    )
+    assert "Peak memory of a worker" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_lists_the_benches(capsys):
+    assert main(["bench", "-h"]) == 0
+    out = capsys.readouterr().out
+    for name in ("make-tokens", "fit", "scheduler", "small", "memory"):
+        assert f"\n  {name} " in out
+
+
+def test_benches_need_no_torch():
+    code = (
+        "import sys, pipeline.bench.fit, pipeline.bench.memory, pipeline.bench.small, "
+        "pipeline.bench.scheduler; sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
