@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import json
 import logging
-import signal
 import subprocess
 import sys
-import threading
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from typing import Any
 
 import psutil
 
+from pipeline import machine, spawning
 from pipeline.engine import DEFAULTS, Dask, Execute, Finished, Settings, Threads
 from pipeline.errors import ConfigError, CorruptError, FeatfoldError, MissingInputError
 
@@ -29,6 +29,8 @@ SMALL_NBYTES = 4 * 10**9
 """Inputs below this many bytes run on threads."""
 MEMORY_SHARE = 0.8
 """Share of the machine's memory that all workers together may use."""
+WORKERS_SECONDS = 60
+"""How long to wait for the first worker of a scheduler."""
 CLUSTERS = ("auto", "threads", "local")
 
 _SETTINGS = {
@@ -50,11 +52,14 @@ class Resources:
     kind: str
     """``threads``, ``local``, or the address or file of a scheduler."""
     workers: int
+    """What folds blocks side by side: threads here, local processes, or threads elsewhere."""
     allowed_nbytes: int
     """Memory per worker."""
     why: str
     """One line on the choice, for the log."""
     dashboard: bool = False
+    reserved_nbytes: int | None = None
+    """What a worker elsewhere holds before any work; None where that is not known."""
 
     @property
     def label(self) -> str:
@@ -90,7 +95,11 @@ def settle(
 ) -> Resources:
     """Decide where a job of ``input_nbytes`` runs and what a worker may hold.
 
-    Raises :class:`ConfigError` for an unknown cluster or an unreadable size.
+    With ``memory`` auto, the workers of a scheduler elsewhere are asked what they have: each of
+    their threads counts as a worker, and the one that has least decides.
+
+    Raises :class:`ConfigError` for an unknown cluster or an unreadable size, and
+    :class:`FeatfoldError` where the scheduler or its workers do not answer.
     """
     remote = isinstance(kind, str) and _is_remote(kind)
     if kind not in CLUSTERS and not remote:
@@ -100,6 +109,8 @@ def settle(
         )
     if workers is not None and not (isinstance(workers, int) and workers >= 1):
         raise ConfigError(f"workers: {workers!r}; expected a whole number, at least 1")
+    if remote and memory == "auto":
+        return _ask(kind)
     count = workers or _cpus()
     if kind == "auto":
         small = input_nbytes < SMALL_NBYTES and not dashboard
@@ -125,9 +136,7 @@ def _cpus() -> int:
 
 def _allowed_nbytes(memory: str | int, workers: int) -> int:
     if memory == "auto":
-        from distributed.system import MEMORY_LIMIT  # the smaller of RAM and the cgroup's limit
-
-        return int(MEMORY_SHARE * MEMORY_LIMIT / workers)
+        return int(MEMORY_SHARE * machine.memory_limit_nbytes() / workers)
     return parse_nbytes(memory)
 
 
@@ -161,7 +170,7 @@ def open_cluster(
         return
     with _client(resources) as client:
         _greet(client)
-        workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        workers = sum(client.nthreads().values())
         yield Cluster(
             replace(resources, workers=workers),
             Dask(client, cache, settings, finished=finished),
@@ -183,7 +192,7 @@ def _client(resources: Resources) -> Iterator[Any]:
 
     with dask.config.set(_SETTINGS):
         if resources.kind == "local":
-            with _leaving_interrupts(), warnings.catch_warnings():
+            with spawning.shielded(), warnings.catch_warnings():
                 # A dashboard port in use: another is taken, and printed.
                 warnings.filterwarnings("ignore", message="Port .* is already in use")
                 try:
@@ -218,6 +227,31 @@ def _connected(kind: str) -> Any:
         ) from error
 
 
+def _ask(kind: str) -> Resources:
+    """Return what the workers of a scheduler elsewhere have, per thread of the least of them."""
+    with _connected(kind) as client:
+        _greet(client)
+        found = client.run(_means)
+        threads = client.nthreads()
+        known = client.scheduler_info(n_workers=-1)["workers"]
+    hosts = Counter(worker["host"] for worker in known.values())
+    allowed, reserved = [], []
+    for address, (limit_nbytes, held_nbytes) in found.items():
+        worker = known[address]
+        # A worker without a limit of its own shares its machine with the others there.
+        own = worker["memory_limit"] or limit_nbytes // hosts[worker["host"]]
+        allowed.append(int(MEMORY_SHARE * own / threads[address]))
+        reserved.append(held_nbytes // threads[address])
+    count = sum(threads[address] for address in found)
+    why = f"{len(found)} workers at {kind}; the least memory of their threads counts"
+    return Resources(kind, count, min(allowed), why, reserved_nbytes=max(reserved))
+
+
+def _means() -> tuple[int, int]:
+    """Return the memory that this machine allows, and what this process holds now."""
+    return machine.memory_limit_nbytes(), rss_nbytes()
+
+
 def _address_in(file: Path) -> str:
     """Return the address that a scheduler file holds; dask would wait for the file forever."""
     if not file.is_file():
@@ -233,25 +267,15 @@ def _address_in(file: Path) -> str:
         ) from error
 
 
-@contextmanager
-def _leaving_interrupts() -> Iterator[None]:
-    """Start processes that ignore Ctrl-C: this process gets it too, and stops them in order.
-
-    A Ctrl-C within the second that this takes is lost; another one is not.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # signals belong to the main thread
-        return
-    usual = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, usual)
-
-
 def _greet(client: Any) -> None:
     """Make every worker import featfold now: one that cannot would leave tasks hanging."""
-    client.wait_for_workers(1, timeout=60)
+    try:
+        client.wait_for_workers(1, timeout=WORKERS_SECONDS)
+    except TimeoutError as error:
+        raise FeatfoldError(
+            f"cluster: no worker is connected to {client.scheduler.address}; start some with "
+            f"dask worker {client.scheduler.address}"
+        ) from error
     # An interrupted wait makes distributed cancel what it had not begun, and tornado tell of it.
     logging.getLogger("tornado.application").setLevel(logging.CRITICAL)
     client.run(_leave_errors_to_the_client)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pipeline import api, files, report, stopping
+from pipeline import api, files, locks, report, stopping
 from pipeline.chunk import Block, Split
 from pipeline.cluster import open_cluster, parse_nbytes, reset_peak
 from pipeline.config import JobConfig, load
@@ -25,7 +26,7 @@ from pipeline.fold import Partial
 from pipeline.inputs import cache_directory
 from pipeline.partials import Partials
 from pipeline.plan import Pass, Work
-from pipeline.planning import TEST_LABELS, TRAIN_LABELS, Prepared, plan_of
+from pipeline.planning import TEST_LABELS, TRAIN_LABELS, Planned, Prepared, plan_of
 from pipeline.planning import plan as plan
 from pipeline.workplace import pinned_to
 
@@ -72,15 +73,42 @@ def run(
     ``LATEST``: its first passes are kept as they were.
 
     Raises :class:`~pipeline.errors.BudgetError` before anything is read for the fit if a worker
-    could not hold what the plan projects.
+    could not hold what the plan projects, :class:`~pipeline.errors.LockedError` where another run
+    of the same name is on its way.
     """
+    config = config if isinstance(config, JobConfig) else load(config)
     told = progress or Silent()
     began = time.perf_counter()
-    config = config if isinstance(config, JobConfig) else load(config)
     fill(config, told)
     prepared = Prepared(config)
     planned = plan_of(config, prepared)
     planned.check()
+    with _alone(config, part) as held:
+        return _run(config, prepared, planned, command, told, part, pin, held, began)
+
+
+@contextmanager
+def _alone(config: JobConfig, part: tuple[int, int] | None) -> Iterator[locks.Held]:
+    """Hold the outputs of a job."""
+    try:
+        _family(config).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"report.directory: no run can be written there ({error})") from error
+    with locks.hold_family(_family(config), part) as held:
+        yield held
+
+
+def _run(
+    config: JobConfig,
+    prepared: Prepared,
+    planned: Planned,
+    command: str,
+    told: Progress,
+    part: tuple[int, int] | None,
+    pin: str | Path | None,
+    held: locks.Held,
+    began: float,
+) -> Done:
     directory = _run_directory(config)
     cache = cache_directory(config.resources.cache, config.store)
     files.sweep(cache)
@@ -129,6 +157,7 @@ def run(
     found = prepared.evaluation(fitted, outcomes)
     _file_scores(found, directory / SCORES)
     results = facts.results(fitted, found)
+    held.check()
     html = report.write_report(results, directory)
     _write_latest(directory)
     return Done(report.read(directory), directory, html)
@@ -156,11 +185,16 @@ def _file_scores(found: Evaluation, directory: Path) -> None:
             table.save(directory / split / f"{quote(detector, safe=' ()=,')}.npy")
 
 
+def _family(config: JobConfig) -> Path:
+    """Return the directory of all runs of a job: one of them is on its way at a time."""
+    return Path(config.report.directory) / config.name
+
+
 def _run_directory(config: JobConfig) -> Path:
     """Make the directory of a new run, ``DIRECTORY/NAME/UTC-HASH``."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"{stamp}-{digest(config.resolved())[:8]}"
-    family = Path(config.report.directory) / config.name
+    family = _family(config)
     twins = 0
     while True:  # runs that start within one second get a number
         twins += 1
@@ -178,7 +212,7 @@ def _earlier(config: JobConfig, pin: str | Path | None) -> api.Fitted | None:
     """Return the detectors of the run that this one is pinned to."""
     if pin is None:
         return None
-    family = Path(config.report.directory) / config.name
+    family = _family(config)
     if str(pin) != LATEST:
         return api.Fitted.load(Path(pin) / "detectors")
     if not (family / LATEST).is_file():

@@ -27,7 +27,7 @@ def projected(passes: Sequence[Pass], resources: Resources) -> tuple[list[Projec
     if resources.kind == "threads":
         reserved = rss_nbytes() // resources.workers
     else:
-        reserved = reserved_nbytes(cache_directory(None))
+        reserved = resources.reserved_nbytes or reserved_nbytes(cache_directory(None))
     for shrink in range(SHRINK_LIMIT + 1):
         projections = [project(pass_, reserved, shrink) for pass_ in passes]
         if all(p.nbytes <= resources.allowed_nbytes for p in projections):

@@ -14,7 +14,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 # From the ground up; a module imports only from lines above its own, never from its siblings.
 LAYERS = (
     ("errors",),
-    ("files", "stopping"),
+    ("files", "locks", "machine", "spawning", "stopping"),
     ("arrays", "calibration"),
     ("content",),
     ("chunk",),
@@ -47,7 +47,7 @@ FENCES = {
     "zarr": ("store",),
     "dask": ("engine", "cluster"),
     "distributed": ("engine", "cluster"),
-    "torch": ("extract", "ddp"),
+    "torch": ("extract", "ddp", "bench"),  # bench/peer.py runs in an interpreter of its own
     "cupy": ("arrays",),
     "matplotlib": ("report",),
     "pydantic": ("config",),

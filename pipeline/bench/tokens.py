@@ -139,7 +139,7 @@ def make(
 
 def _open(
     path: Path, recipe: Recipe, sizes: Mapping[str, int]
-) -> tuple[SplitWriter, AbstractContextManager[None]]:
+) -> tuple[SplitWriter, AbstractContextManager[object]]:
     there = path.exists() and any(path.iterdir())
     store = Store.open(path) if there else Store.create(path)
     writer = store.create_split(

@@ -86,7 +86,7 @@ class Store:
         """Return a writer that resumes, or appends to, an existing split."""
         return SplitWriter(self.path, name, self._declared(name))
 
-    def lock(self, name: str) -> AbstractContextManager[None]:
+    def lock(self, name: str) -> AbstractContextManager[object]:
         """Hold a split for as long as it is filled; LockedError at once if somebody else does."""
         return disk.locked(self.path, f"{name}.filling", timeout_seconds=0.0)
 

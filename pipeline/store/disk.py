@@ -5,20 +5,13 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
-from pipeline.errors import (
-    ConfigError,
-    CorruptError,
-    FeatfoldError,
-    LockedError,
-    MissingInputError,
-)
+from pipeline import locks
+from pipeline.errors import ConfigError, CorruptError, MissingInputError
 
 GROUP_FILE = "zarr.json"
 LOCK_SECONDS = 600.0
@@ -106,23 +99,9 @@ def to_json(tree: Any) -> str:
         raise ConfigError(f"attributes must be plain JSON: {error}") from error
 
 
-@contextmanager
-def locked(root: Path, name: str, timeout_seconds: float = LOCK_SECONDS) -> Iterator[None]:
+def locked(
+    root: Path, name: str, timeout_seconds: float = LOCK_SECONDS
+) -> AbstractContextManager[locks.Held]:
     """Hold the lock of a split; the lock file lies beside the store, so zarr never meets it."""
     path = root.with_name(f".{root.name}.{name.replace('/', '+')}.lock")
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=timeout_seconds)
-    except Timeout as error:
-        raise LockedError(
-            f"{root}: {name or 'the store'} is held by another writer (waited {timeout_seconds:g} "
-            f"s); try again when it has ended (lock file: {path})"
-        ) from error
-    except OSError as error:
-        raise FeatfoldError(
-            f"{root} cannot be written to: no lock file {path} ({error})"
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
+    return locks.hold(path, f"{root}, {name or 'the store'}", timeout_seconds)

@@ -226,7 +226,7 @@ class SplitWriter:
             array.resize((rows, *array.shape[1:]))
             disk.sync(self._split / name)
 
-    def _guard(self, block: Block) -> AbstractContextManager[None]:
+    def _guard(self, block: Block) -> AbstractContextManager[object]:
         """Return the lock of the split for a block that shares a file with appended rows."""
         sizes = self.declared.chunk_rows.values()
         if all(block.start % size == 0 and block.stop % size == 0 for size in sizes):

@@ -145,7 +145,7 @@ def test_a_lock_that_stays_held_ends_in_a_clear_error(path, sample):
     sample.filled(path)
     with (
         disk.locked(path, "id/train"),
-        pytest.raises(LockedError, match="held by another writer"),
+        pytest.raises(LockedError, match="id/train: held by process"),
         disk.locked(path, "id/train", timeout_seconds=0.05),
     ):
         pass
