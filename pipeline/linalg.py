@@ -20,6 +20,8 @@ from pipeline.errors import ConfigError, DataError
 Host = np.ndarray[Any, Any]
 
 RIDGE_STEPS = 12
+BASE_FEATURES = 64
+"""Width at which a triangular matrix is inverted at once."""
 COVARIANCES = ("ridge", "pinvh")
 
 
@@ -84,7 +86,7 @@ def _whiten(constant: Const, how: str, ridge: float, products: str) -> Whitening
     factor, added = _ridge_cholesky(covariance, ridge)
     values = np.linalg.eigvalsh(covariance)
     quality = _quality(values[_above_rounding(values, products)])
-    return Whitening(np.linalg.solve(factor, np.eye(len(factor))).T, added, *quality)
+    return Whitening(np.ascontiguousarray(lower_inverse(factor).T), added, *quality)
 
 
 def _above_rounding(values: Host, products: str = "float64") -> Host:
@@ -123,7 +125,30 @@ def least_norm_root(weight: Host, bias: Host) -> Host:
     Singular values of W (k, d) below 1e-10 of the largest count as zero: the rows of a linear
     discriminant head are dependent up to rounding, and would send u far away otherwise.
     """
+    k, d = weight.shape
+    if k <= d:
+        # W' = Q R with R that can be inverted: u = -Q R^-T b, at a fifth of the cost.
+        orthogonal, upper = np.linalg.qr(weight.T)
+        diagonal = np.abs(np.diag(upper))
+        if diagonal.min() > 1e-10 * diagonal.max():
+            inverse = lower_inverse(upper.T)
+            if np.linalg.norm(inverse) * np.linalg.norm(upper) < 1e10:
+                root: Host = -orthogonal @ (inverse @ bias)
+                return root
     return -np.linalg.pinv(weight, rtol=1e-10) @ bias
+
+
+def lower_inverse(factor: Host) -> Host:
+    """Return the inverse of a lower triangular matrix (d, d), by halves: nearly all products."""
+    d = len(factor)
+    if d <= BASE_FEATURES:
+        return np.tril(np.linalg.inv(np.tril(factor)))
+    half = d // 2
+    inverse = np.zeros_like(factor, order="C")
+    top, bottom = lower_inverse(factor[:half, :half]), lower_inverse(factor[half:, half:])
+    inverse[:half, :half], inverse[half:, half:] = top, bottom
+    inverse[half:, :half] = -bottom @ (factor[half:, :half] @ top)
+    return inverse
 
 
 def nearest_squared(z: Array, means: Array) -> Array:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from pipeline import arrays
-from pipeline.arrays import Array
+from pipeline.arrays import TILE_ROWS, Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.statistics import Statistic
@@ -23,6 +23,11 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 TRAIN, VAL, VAL_OOD = "train", "val", "val_ood"
+
+SCORE_ARRAYS = 4
+"""Arrays of scores that are held while scores are computed."""
+TILE_ARRAYS = 10
+"""Arrays as wide as the widest view of a scorer and its classes, for each row of one tile."""
 
 
 @value
@@ -185,9 +190,12 @@ class Scores:
         return ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        # Differences and products of the widest view, which no score makes more than two of.
-        widest = max(int(view.nbytes(schema, rows)) for view in self.scorer.views)
-        return rows * 8 + 2 * widest
+        # Scorers work through the rows tile by tile: only the scores themselves grow with them.
+        shapes = [view.shape(schema) for view in self.scorer.views]
+        scores = rows * max(shape[0] if len(shape) == 2 else 1 for shape in shapes)
+        width = max((1, *(shape[-1] for shape in shapes if shape)))
+        tile_nbytes = 8 * TILE_ROWS * int(width + schema.classes)
+        return SCORE_ARRAYS * 8 * int(scores) + TILE_ARRAYS * tile_nbytes
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:

@@ -11,6 +11,7 @@ from hypothesis.extra import numpy as npst
 from scipy.linalg import solve_triangular
 
 from pipeline import arrays
+from pipeline.arrays import kernels
 from pipeline.testing.drive import PLACES
 from pipeline.testing.strategies import LAW
 
@@ -57,24 +58,101 @@ def test_versions_import_nothing() -> None:
 
 
 @in_every_library
+def test_by_tiles_joins_what_tiles_become(library: str) -> None:
+    rows = 2 * arrays.TILE_ROWS + 3
+    x, y = RNG.standard_normal((rows, 2)), RNG.standard_normal(rows)
+    for n in (0, 1, arrays.TILE_ROWS, rows):
+        placed = put(library, x[:n], y[:n])
+        found = arrays.by_tiles(lambda x, y: x * y[:, None], *placed)
+        np.testing.assert_array_equal(arrays.to_host(found), x[:n] * y[:n, None])
+    (placed,) = put(library, x)
+    found = arrays.by_tiles(lambda x: x[:, 0], placed, tile_rows=5)
+    np.testing.assert_array_equal(arrays.to_host(found), x[:, 0])
+
+
+@in_every_library
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_row_products(library: str, dtype: Any) -> None:
+    x, w = RNG.standard_normal((150, 2, 5)).astype(dtype), RNG.standard_normal((5, 3))
+    origin = RNG.standard_normal(5)
+    placed = put(library, x, w, origin)
+    expected = (x.astype(np.float64) - origin) @ w
+    found = arrays.to_host(arrays.row_products(*placed))
+    assert found.dtype == np.float64
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+    found = arrays.to_host(arrays.row_products(*placed[:2]))
+    np.testing.assert_allclose(found, x.astype(np.float64) @ w, rtol=1e-12, atol=1e-12)
+    assert arrays.row_products(placed[0][:0, ...], placed[1]).shape == (0, 2, 3)
+
+
+@LAW
+@given(
+    d=st.sampled_from((1, 3, 12, 49, 100, 512)),
+    q=st.sampled_from((1, 2, 5, 10, 100, 500)),
+    library=st.sampled_from(("numpy", "torch")),
+    transposed=st.booleans(),
+    cut=st.tuples(st.integers(0, 299), st.integers(1, 300)),
+)
+def test_the_bits_of_a_row_do_not_depend_on_the_rows_beside_it(
+    d: int, q: int, library: str, transposed: bool, cut: tuple[int, int]
+) -> None:
+    rng = np.random.default_rng(d * q)
+    w = rng.standard_normal((q, d)).T if transposed else rng.standard_normal((d, q))
+    x, w = (PLACES[library].put(y) for y in (rng.standard_normal((300, d)), w))
+    rows = slice(cut[0], min(300, sum(cut)))
+    whole, part = (arrays.to_host(arrays.row_products(y, w)) for y in (x, x[rows, ...]))
+    np.testing.assert_array_equal(part, whole[rows])
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("d", [1, 12, 31, 300])
+@pytest.mark.parametrize("q", [1, 3, 10, 100, 500, 1000, 1023])
+def test_rows_that_are_equal_have_equal_products(library: str, d: int, q: int) -> None:
+    x, w = RNG.standard_normal((1, d)).repeat(200, axis=0), RNG.standard_normal((d, q))
+    for head in (w, np.asfortranarray(w)):
+        found = arrays.to_host(arrays.row_products(*put(library, x, head)))
+        np.testing.assert_array_equal(found, found[:1].repeat(200, axis=0))
+
+
+@in_every_library
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
-@pytest.mark.parametrize("rows", [0, 1, 50])
-def test_segment_sum(library: str, shape: tuple[int, ...], rows: int) -> None:
+@pytest.mark.parametrize("rows", [0, 1, 50, 2000])
+def test_sum_by_id(library: str, shape: tuple[int, ...], rows: int) -> None:
     x = RNG.standard_normal((rows, *shape)).astype(np.float32)
-    ids = RNG.integers(0, 6, rows)
-    expected = np.zeros((7, *shape))
+    ids = 2 * RNG.integers(0, 6, rows)
+    expected = np.zeros((12, *shape))
     np.add.at(expected, ids, x.astype(np.float64))
-    found = arrays.segment_sum(*put(library, x, ids), 7)
-    assert arrays.to_host(found).dtype == np.float64
-    np.testing.assert_allclose(arrays.to_host(found), expected, rtol=1e-13, atol=1e-13)
+    present, sums = (arrays.to_host(y) for y in arrays.sum_by_id(*put(library, x, ids)))
+    np.testing.assert_array_equal(present, np.unique(ids))
+    assert sums.dtype == np.float64
+    np.testing.assert_allclose(sums, expected[present], rtol=1e-12, atol=1e-12)
 
 
-def test_segment_sum_makes_no_table_of_rows_by_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sum_by_id_makes_no_table_of_rows_by_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     x, ids = RNG.standard_normal((100, 2)), RNG.integers(0, 6, 100)
-    expected = arrays.segment_sum(x, ids, 6)
-    monkeypatch.setattr(arrays.kernels, "ONE_HOT_LIMIT", 40)
-    found = arrays.segment_sum.portable(*put("array_api_strict", x, ids), 6)
+    _, expected = arrays.sum_by_id(x, ids)
+    monkeypatch.setattr(kernels, "ONE_HOT_LIMIT", 40)
+    _, found = arrays.sum_by_id.portable(*put("array_api_strict", x, ids))
     np.testing.assert_allclose(arrays.to_host(found), expected, rtol=1e-13)
+
+
+@in_every_library
+@pytest.mark.parametrize("shape", [(7,), (7, 3)])
+def test_add_rows_into(library: str, shape: tuple[int, ...]) -> None:
+    total, ids = RNG.standard_normal(shape), np.array([4, 0])
+    rows = RNG.standard_normal((2, *shape[1:]))
+    expected = total.copy()
+    expected[ids] += rows
+    found = arrays.to_host(arrays.add_rows_into(*put(library, total, ids, rows)))
+    np.testing.assert_allclose(found, expected, rtol=1e-15)
+
+
+@in_every_library
+def test_clear_at(library: str) -> None:
+    x, ids = RNG.standard_normal((3, 4)), np.array([3, 0, 3])
+    expected = np.where(np.arange(4) == ids[:, None], 0, x)
+    found = arrays.to_host(arrays.clear_at(*put(library, x, ids)))
+    np.testing.assert_array_equal(found, expected)
 
 
 @in_every_library
@@ -103,7 +181,8 @@ def test_syrk_into(library: str, dtype: Any) -> None:
     expected = total + x.astype(np.float64).T @ x
     found = arrays.to_host(arrays.syrk_into(*put(library, total, x)))
     assert found.dtype == np.float64
-    np.testing.assert_allclose(found, expected, rtol=1e-12 if dtype == np.float64 else 1e-5)
+    rtol = 1e-12 if dtype == np.float64 else 1e-5
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
 
 
 @in_every_library

@@ -14,7 +14,7 @@ from pipeline.content import Const
 from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.fold import fold
 from pipeline.statistics import ClassMoments, ConfusionMatrix
-from pipeline.testing import Data, assert_same, drive, labelled
+from pipeline.testing import Data, assert_same, drive, labelled, recipes
 from pipeline.views import View
 
 RNG = np.random.default_rng(0)
@@ -224,6 +224,18 @@ def test_views_of_an_empty_chunk_are_empty() -> None:
         array = view(chunk)
         assert array.shape[0] == 0
         assert namespace(array) is namespace(chunk["features"])
+
+
+@pytest.mark.parametrize("recipe", [lambda: labelled(150), lambda: masked(150)])
+def test_the_bits_of_a_row_do_not_depend_on_the_rows_beside_it(recipe: Any) -> None:
+    data = recipe()
+    every = next(drive.chunks(data.cut(), data.arrays))[0]
+    for size in (1, 7, data.rows - 1):
+        cut = data.cut(recipes.regular(data.rows, size))
+        parts = [chunk for block in drive.chunks(cut, data.arrays) for chunk in block]
+        for view in EVERY_VIEW:
+            joined = np.concatenate([view(part) for part in parts])
+            assert_same(joined, view(every))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -10,7 +10,6 @@ from pipeline.arrays.kernels import add_rows_into as add_rows_into
 from pipeline.arrays.kernels import bincount as bincount
 from pipeline.arrays.kernels import clear_at as clear_at
 from pipeline.arrays.kernels import scatter_rows as scatter_rows
-from pipeline.arrays.kernels import segment_sum as segment_sum
 from pipeline.arrays.kernels import solve_lower as solve_lower
 from pipeline.arrays.kernels import sort_keys as sort_keys
 from pipeline.arrays.kernels import subtract_into as subtract_into
@@ -31,6 +30,7 @@ from pipeline.arrays.libraries import namespace as namespace
 from pipeline.arrays.libraries import nbytes as nbytes
 from pipeline.arrays.libraries import to_host as to_host
 from pipeline.arrays.libraries import versions as versions
+from pipeline.arrays.tiles import TILE_IMAGES as TILE_IMAGES
 from pipeline.arrays.tiles import TILE_ROWS as TILE_ROWS
 from pipeline.arrays.tiles import by_tiles as by_tiles
 from pipeline.arrays.tiles import products_nbytes as products_nbytes

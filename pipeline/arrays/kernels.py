@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -79,10 +80,14 @@ def _sum_by_id_numpy(x: Array, ids: Array) -> tuple[Array, Array]:
     order = np.argsort(ids, kind="stable")
     present, starts = np.unique(ids[order], return_index=True)
     sums = np.empty((len(present), *x.shape[1:]))
-    ends = [*starts[1:].tolist(), len(ids)]
-    for i, (start, end) in enumerate(zip(starts.tolist(), ends, strict=True)):
+    for i, (start, end) in enumerate(pairwise([*starts.tolist(), len(ids)])):
         rows = order[start:end]
-        sums[i] = x[rows[0]] if end - start == 1 else _sum_of_rows(x, rows)
+        if end - start == 1:
+            sums[i] = x[rows[0]]
+        elif end - start <= GATHER_ROWS:
+            np.add.reduce(x[rows], axis=0, dtype=np.float64, out=sums[i, ...])
+        else:
+            sums[i] = _sum_of_rows(x, rows)
     return present, sums
 
 
@@ -92,35 +97,6 @@ def _sum_of_rows(x: Array, rows: Array) -> Array:
     for start in range(0, len(rows), GATHER_ROWS):
         total += x[rows[start : start + GATHER_ROWS]].sum(axis=0, dtype=np.float64)
     return total
-
-
-@Kernel
-def segment_sum(x: Array, ids: Array, classes: int) -> Array:
-    """Return float64 sums (classes, ...) of the rows of ``x`` (n, ...) per id 0..classes-1."""
-    xp = namespace(x, ids)
-    width = int(np.prod(x.shape[1:], dtype=np.int64))
-    sums = xp.zeros((classes, width), dtype=xp.float64, device=device_of(x))
-    step = max(1, ONE_HOT_LIMIT // max(1, classes))
-    for start in range(0, x.shape[0], step):
-        stop = min(start + step, x.shape[0])
-        hot = _one_hot(ids[start:stop], classes, xp.float64)
-        part = xp.astype(x[start:stop, ...], xp.float64)
-        flat = xp.reshape(part, (stop - start, width))
-        sums = sums + xp.matmul(xp.matrix_transpose(hot), flat)
-    return xp.reshape(sums, (classes, *x.shape[1:]))
-
-
-@segment_sum.fast("numpy")
-def _segment_sum_numpy(x: Array, ids: Array, classes: int) -> Array:
-    # Gather and reduce per present class: 6 to 12 times faster than add.reduceat along rows.
-    sums = np.zeros((classes, *x.shape[1:]))
-    if not len(ids):
-        return sums
-    order = np.argsort(ids, kind="stable")
-    present, starts = np.unique(ids[order], return_index=True)
-    for label, rows in zip(present, np.split(order, starts[1:]), strict=True):
-        sums[label] = x[rows].sum(axis=0, dtype=np.float64)
-    return sums
 
 
 @Kernel
@@ -215,8 +191,9 @@ def _add_rows_into_numpy(total: Array, ids: Array, rows: Array) -> Array:
 
 @Kernel
 def subtract_into(out: Array, x: Array, y: Array) -> Array:
-    """Return x - y, in the memory of ``out`` where the library can write there."""
-    return x - y
+    """Write x - y into the memory of ``out``, in its dtype; return ``out``."""
+    out[...] = namespace(out, x, y).astype(x - y, out.dtype, copy=False)
+    return out
 
 
 @subtract_into.fast("torch")

@@ -10,26 +10,36 @@ from collections.abc import Callable, Iterator
 
 from pipeline.arrays.libraries import Array, device_of, namespace
 
-TILE_ROWS = 128
-"""Rows of a tile: temporaries of 1,000 float64 a row then fit the cache of one core."""
+TILE_ROWS = 96
+"""Rows of a tile: temporaries of 1,000 float64 a row then fit the cache of one core.
+
+A multiple of 48, since kernels of products take up to 48 rows at a time: those that are left over
+would be summed in another order.
+"""
 
 
-def tiles(rows: int) -> Iterator[slice]:
+TILE_IMAGES = 16
+"""Rows of a tile where each holds many tokens."""
+
+
+def tiles(rows: int, tile_rows: int = TILE_ROWS) -> Iterator[slice]:
     """Yield the slices that cut ``rows`` rows into tiles; the last may be shorter."""
-    for start in range(0, rows, TILE_ROWS):
-        yield slice(start, min(start + TILE_ROWS, rows))
+    for start in range(0, rows, tile_rows):
+        yield slice(start, min(start + tile_rows, rows))
 
 
-def by_tiles(compute: Callable[[Array], Array], x: Array) -> Array:
-    """Return ``compute`` of the rows of ``x`` (n, ...), called with one tile of them at a time.
+def by_tiles(
+    compute: Callable[..., Array], x: Array, *more: Array, tile_rows: int = TILE_ROWS
+) -> Array:
+    """Return ``compute`` of the rows of arrays (n, ...), called with one tile of them at a time.
 
     ``compute`` gives one output row per row, and each must depend on its own row alone.
     """
-    if x.shape[0] <= TILE_ROWS:
-        return compute(x)
+    if x.shape[0] <= tile_rows:
+        return compute(x, *more)
     out = None
-    for tile in tiles(x.shape[0]):
-        part = compute(x[tile, ...])
+    for tile in tiles(x.shape[0], tile_rows):
+        part = compute(*(rows[tile, ...] for rows in (x, *more)))
         if out is None:
             shape = (x.shape[0], *part.shape[1:])
             out = namespace(part).empty(shape, dtype=part.dtype, device=device_of(part))
@@ -42,8 +52,7 @@ def row_products(x: Array, w: Array, origin: Array | None = None) -> Array:
 
     Libraries choose the kernel of a product, and with it the order of its sums, by the number of
     rows. Every product here has a tile of the same shape, filled up with zeros, so that the bits of
-    a row do not depend on the rows beside it. In float32 they still would: some kernels then sum
-    the first rows of a tile in another order than the last.
+    a row do not depend on the rows beside it. In float32 they still would, on some processors.
     """
     xp = namespace(x, w)
     d, q = w.shape

@@ -66,9 +66,9 @@ class SHEScorer:
     def score(self, chunk: Chunk) -> Array:
         z = self.features(chunk)
         xp = arrays.namespace(z)
-        patterns, predicted = self.patterns.like(z), self.predicted(chunk)
-        scores = xp.empty((chunk.rows,), dtype=xp.float64, device=arrays.device_of(z))
-        for rows in arrays.tiles(chunk.rows):
-            likeness = z[rows, ...] * xp.take(patterns, predicted[rows], axis=0)
-            scores[rows] = -xp.sum(likeness, axis=1)
-        return scores
+        patterns = self.patterns.like(z)
+
+        def unlikeness(z: Array, predicted: Array) -> Array:
+            return -xp.sum(z * xp.take(patterns, predicted, axis=0), axis=1)
+
+        return arrays.by_tiles(unlikeness, z, self.predicted(chunk))

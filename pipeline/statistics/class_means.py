@@ -42,7 +42,7 @@ class ClassMeans:
     of: View = Pooled()
     by: View = Labels()
     where: View = Valid()
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     @property
     def views(self) -> tuple[View, ...]:

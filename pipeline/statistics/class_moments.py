@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -15,8 +15,6 @@ from pipeline.statistics.base import class_ids, fields_of, kept
 from pipeline.views import Labels, Pooled, TokenCounts, Tokens, Valid, View
 
 PRECISIONS = ("auto", "float64", "float32")
-IMAGES = 16
-"""Images whose tokens are centred at a time: they stay in the cache of one core."""
 NEGLIGIBLE = 2.0**-32
 """Share of a variance below which what was rounded need not be taken off it."""
 
@@ -86,7 +84,7 @@ class ClassMoments:
     by: View = Labels()
     where: View = Valid()
     precision: str = "auto"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -161,7 +159,8 @@ class ClassMoments:
         if self.products == "float64":
             return deviation
         factors = chunk.scratch("factors", deviation.shape, xp.float32)
-        factors[...] = xp.astype(deviation, xp.float32)
+        for rows in arrays.tiles(deviation.shape[0]):
+            factors[rows, ...] = xp.astype(deviation[rows, ...], xp.float32)
         return factors
 
     def _tokens(
@@ -174,24 +173,27 @@ class ClassMoments:
         """
         xp = arrays.namespace(x)
         n, t, d = x.shape
-        dtype = xp.float32 if self.precision == "float32" else x.dtype
-        dtype = xp.float64 if self.precision == "float64" else dtype
-        centre = xp.astype(mean, xp.float64 if self.precision == "float64" else x.dtype)
-        factors = chunk.scratch("factors", ((t + 1) * n, d), dtype)
-        for i in range(0, n, IMAGES):
-            part = slice(i, min(i + IMAGES, n))
-            residual = xp.astype(x[part, ...] - centre[part, None, :], dtype, copy=False)
-            factors[part.start * t : part.stop * t, ...] = xp.reshape(residual, (-1, d))
-            between = deviation[part, ...] * _root(weight[part])[:, None]
-            factors[n * t + part.start : n * t + part.stop, ...] = xp.astype(between, dtype)
+        centred = xp.float64 if self.precision == "float64" else x.dtype
+        products = xp.float32 if self.precision == "float32" else centred
+        factors = chunk.scratch("factors", ((t + 1) * n, d), products)
+        excess = xp.zeros_like(mean[0, ...])
+        for part in arrays.tiles(n, arrays.TILE_IMAGES):
+            root = _root(weight[part])[:, None]
+            centre = xp.astype(mean[part, ...], centred)
+            residual = factors[part.start * t : part.stop * t, ...]
+            residual = xp.reshape(residual, (-1, t, d))  # the same memory
+            arrays.subtract_into(residual, x[part, ...], centre[:, None, :])
+            between = xp.astype(deviation[part, ...] * root, products)
+            factors[n * t + part.start : n * t + part.stop, ...] = between
+            excess += xp.sum(_rounded_off(mean[part, ...], centred, root) ** 2, axis=0)
         before = xp.linalg.diagonal(scatter) + 0.0
         scatter = arrays.syrk_into(scatter, factors)
-        # The centre is the mean rounded to the dtype of the tokens: what that adds is taken off,
-        # where it is more than the products round.
-        rounding = (mean - xp.astype(centre, xp.float64)) * _root(weight)[:, None]
-        excess = xp.sum(rounding * rounding, axis=0)
+        # What rounding the centres to the dtype of the tokens added is taken off, where it is more
+        # than the products round.
         if bool(xp.any(excess > NEGLIGIBLE * (xp.linalg.diagonal(scatter) - before))):
-            scatter = scatter - xp.matmul(xp.matrix_transpose(rounding), rounding)
+            for part in arrays.tiles(n):
+                off = _rounded_off(mean[part, ...], centred, _root(weight[part])[:, None])
+                scatter -= xp.matmul(xp.matrix_transpose(off), off)
         return scatter
 
     def close(self, state: State) -> State:
@@ -200,6 +202,7 @@ class ClassMoments:
         size = _at_least_one(state.count)[:, None]
         offset = state.total / xp.sqrt(size)
         scatter = state.scatter - xp.matmul(xp.matrix_transpose(offset), offset)
+        del offset
         return Moments(state.count, state.centre + state.total / size, scatter)
 
     def merge(self, a: State, b: State) -> State:
@@ -211,11 +214,13 @@ class ClassMoments:
         share_a, share_b = (xp.astype(s.count, xp.float64) / size for s in (a, b))
         delta = b.mean - a.mean
         # One rounding of a mean far from zero; exact where one side has no rows and mean zero.
-        mean = a.mean + share_b[:, None] * delta
+        mean = share_b[:, None] * delta
+        mean += a.mean
         # Classes that only one side has add nothing.
         both = (a.count > 0) & (b.count > 0)
-        between = delta[both] * xp.sqrt(share_a * share_b * size)[both][:, None]
-        scatter = a.scatter + b.scatter + xp.matmul(xp.matrix_transpose(between), between)
+        delta = delta[both]
+        delta *= xp.sqrt(share_a * share_b * size)[both][:, None]
+        scatter = arrays.syrk_into(a.scatter + b.scatter, delta)
         return Moments(count, mean, scatter)
 
     def finalize(self, state: State) -> Moments:
@@ -227,15 +232,27 @@ class ClassMoments:
         return 8 * (k + 2 * k * d + d * d)
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
-        k, shape = schema.classes, self.of.shape(schema)
-        d = shape[-1]
-        vectors = 8 * (4 * rows * d + 6 * rows + 4 * k * d + 2 * d * d + 4 * k)
-        if not isinstance(self.of, Tokens):
-            return vectors
-        stored = max(4, schema.spec(self.of.field).memory_dtype.itemsize)
-        residual = 8 if self.precision == "float64" else stored
-        product = 4 if self.precision == "float32" and stored > 4 else 0
-        return vectors + rows * shape[0] * d * (stored + residual + product)
+        k, d = schema.classes, self.of.shape(schema)[-1]
+        closing = 8 * (k * d + d * d + 8 * k)
+        sums = 8 * min(rows, k) * d
+        if isinstance(self.of, Tokens):
+            largest = self._tokens_nbytes(self.of, schema, rows)
+        else:
+            factors = 4 * rows * d if self.precision == "float32" else 0
+            largest = factors + 8 * d * d
+        tile = 16 * min(rows, arrays.TILE_ROWS) * d
+        absorbing = rows * 16 * d + sums + max(sums + tile, largest)
+        return max(closing, absorbing + 64 * rows + 32 * k)
+
+    def _tokens_nbytes(self, of: Tokens, schema: Schema, rows: int) -> int:
+        """Bytes of tokens that are kept, of factors and their product, beside those of means."""
+        t, d = of.shape(schema)
+        stored = max(4, schema.spec(of.field).memory_dtype.itemsize)
+        centred = 8 if self.precision == "float64" else stored
+        products = 4 if self.precision == "float32" else centred
+        tile = min(rows, arrays.TILE_IMAGES) * (t + 3) * (centred + products)
+        product = 8 * d * (d + 3 * min(rows, arrays.TILE_ROWS))
+        return d * (rows * (t * stored + (t + 1) * products + 8) + tile) + product
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None
@@ -251,6 +268,12 @@ def _about_classes(chunk: Chunk, x: Array, y: Array, centre: Array) -> Array:
     for rows in arrays.tiles(x.shape[0]):
         deviation[rows, ...] = x[rows, ...] - xp.take(centre, y[rows], axis=0)
     return deviation
+
+
+def _rounded_off(mean: Array, dtype: Any, root: Array) -> Array:
+    """Return what means (n, d) lose as ``dtype``, times the root of their number of tokens."""
+    xp = arrays.namespace(mean)
+    return (mean - xp.astype(xp.astype(mean, dtype), xp.float64)) * root
 
 
 def _times(x: Array, weight: Array | None) -> Array:

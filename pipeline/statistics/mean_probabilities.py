@@ -25,7 +25,7 @@ class MeanProbabilities:
     of: View = LogSoftmax()
     by: View = Predicted()
     where: View = Valid()
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     @property
     def views(self) -> tuple[View, ...]:

@@ -113,6 +113,14 @@ class DetectorLaws:
         cuts = (data.draw(partitions(train.rows)), data.draw(partitions(test.rows)))
         assert_close(self.scores(train, test, cuts), self.scores(train, test), self.tolerance)
 
+    def test_scores_do_not_depend_on_the_rows_beside_them(self) -> None:
+        scorer = drive.outcome(self.detector, self.id_train().cut())
+        test = self.id_test()
+        alone = drive.scores_of(scorer, test.cut())
+        for size in (1, 7, test.rows - 1):
+            cut = test.cut(recipes.regular(test.rows, size))
+            assert_same(drive.scores_of(scorer, cut), alone)
+
     def test_rows_may_be_sorted_by_class(self) -> None:
         train = self.id_train().sorted_by_class()
         cuts = (recipes.regular(train.rows, 16), None)

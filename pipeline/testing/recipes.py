@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,6 +143,47 @@ def regular(rows: int, chunk_rows: int, chunks_per_block: int = 3) -> Partition:
     """Return the sizes of equal chunks (the last may be shorter), three to a block."""
     sizes = [min(chunk_rows, rows - start) for start in range(0, rows, chunk_rows)]
     return [sizes[i : i + chunks_per_block] for i in range(0, len(sizes), chunks_per_block)]
+
+
+class Shape(NamedTuple):
+    """Sizes of a split: memory is measured over a grid of them."""
+
+    rows: int
+    tokens: int
+    features: int
+    classes: int
+    dtype: str = "float32"
+    masked: bool = False
+
+    @property
+    def data(self) -> Data:
+        """Rows of this shape, a few of them void; all arrays that :func:`labelled` has."""
+        rng = np.random.default_rng(0)
+        n, t, d, k, dtype, masked = self
+        labels = rng.integers(0, k, n)
+        labels[n // 2 : n // 2 + n // 64] = -1
+        logits = rng.standard_normal((n, k))
+        logits[np.arange(n), labels] += 8.0
+        arrays = {
+            "features": rng.standard_normal((n, t, d), np.float32).astype(dtype),
+            "labels": labels,
+            "logits": logits,
+            "scores": -logits.max(axis=1),
+        }
+        if masked:
+            arrays["mask"] = np.arange(t) <= np.arange(n)[:, None] % t
+        return Data(arrays, k)
+
+
+SHAPES = (
+    Shape(1, 2, 1024, 1000),
+    Shape(4096, 1, 512, 10),
+    Shape(512, 1, 1024, 1000),
+    Shape(64, 49, 512, 100),
+    Shape(64, 49, 256, 1000, "float16", masked=True),
+    Shape(500, 4, 256, 10, "float64"),
+)
+"""Few and many rows, features and classes; every width of floats; with and without masks."""
 
 
 CLASSES, TOKENS, FEATURES = 5, 4, 12

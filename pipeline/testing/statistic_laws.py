@@ -6,8 +6,7 @@ import copy
 import functools
 import json
 import pickle
-import tracemalloc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +23,16 @@ from pipeline.fold import fold
 from pipeline.statistics import ClassMoments, ConfusionMatrix, Sums
 from pipeline.testing import drive, recipes
 from pipeline.testing.compare import assert_close, assert_same
+from pipeline.testing.memory_laws import MemoryLaws
 from pipeline.testing.recipes import Data, Host, Partition
 from pipeline.testing.strategies import LAW, offsets, orders, partitions
 
 COMPANY = (ClassMoments(), ConfusionMatrix(), Sums())
 """Statistics that are fused with the one under test."""
 ROWS = 80
-SLACK_NBYTES = 192 * 1024
-"""What is counted beside arrays: Python objects, and the buffers in which numpy casts."""
 
 
-class StatisticLaws:
+class StatisticLaws(MemoryLaws):
     """Subclass as ``class TestClassMeans(StatisticLaws)`` with ``statistic`` and ``reference``.
 
     The recipe ``rows`` may be overridden; it returns :class:`Data`.
@@ -43,8 +41,6 @@ class StatisticLaws:
     statistic: Any
     tolerance = 1e-10
     """Largest error of a float, relative to the largest of its array, or to sqrt(C_ii C_jj)."""
-    state_may_grow = False
-    """Whether the state grows with the rows, up to its declared bound."""
 
     def rows(self) -> Data:
         """Rows the laws are checked on."""
@@ -176,38 +172,6 @@ class StatisticLaws:
                 same = key(replaced(schema, arrays=other)) == key(schema)
                 assert same == (name not in schema.touched(fields)), name
 
-    # Memory
-
-    def test_state_size_is_known_and_does_not_depend_on_the_rows(self) -> None:
-        rows = self.rows()
-        many = rows.take(np.arange(8 * rows.rows) % rows.rows)
-        sizes = [arrays.nbytes(self.partials(data)[0]) for data in (rows, many)]
-        opened = arrays.nbytes(self.statistic.empty(rows.schema))
-        declared = self.statistic.state_nbytes(rows.schema)
-        assert max(*sizes, opened) <= declared
-        assert self.state_may_grow or sizes == [sizes[0]] * 2
-
-    @pytest.mark.parametrize("size", [1, 500, 5000])
-    def test_work_memory_is_declared(self, size: int) -> None:
-        rows = self.rows()
-        data = rows.take(np.arange(2 * size) % rows.rows)
-        work = self.statistic.work_nbytes(data.schema, size)
-        # A merge holds its result beside both inputs.
-        merging = self.statistic.work_nbytes(data.schema, 0)
-        merging += self.statistic.state_nbytes(data.schema)
-        states = []
-        for (chunk,) in drive.chunks(data.cut([[size], [size]]), self.statistic.fields):
-            for view in self.statistic.views:
-                view(chunk)
-            absorb = functools.partial(self.statistic.absorb, chunk=chunk)
-            state, peak = _traced(absorb, self.statistic.empty(data.schema))
-            assert peak <= work + SLACK_NBYTES, "absorb"
-            state, peak = _traced(self.statistic.close, state)
-            assert peak <= merging + SLACK_NBYTES, "close"
-            states.append(state)
-        _, peak = _traced(self.statistic.merge, *states)
-        assert peak <= merging + SLACK_NBYTES, "merge"
-
     # Through the engine
 
     def run(self, data: Data, execute: engine.Execute = engine.run_serial) -> Any:
@@ -270,20 +234,3 @@ def _memory_of(chunk: Chunk) -> Iterator[Host]:
     """Yield all memory of a chunk that can be written to: arrays, views, scratch."""
     buffers = (*chunk.arrays.values(), *chunk._memo.values(), *chunk._arena._buffers.values())
     yield from (array for array in buffers if array.flags.writeable)
-
-
-def _traced(call: Callable[..., Any], *arguments: Any) -> tuple[Any, int]:
-    """Return the result of a call and the most memory that it held at once.
-
-    The least of three trials, since other threads of the process allocate too.
-    """
-    peaks = []
-    for _ in range(3):
-        fresh = copy.deepcopy(arguments)
-        tracemalloc.start()
-        try:
-            outcome = call(*fresh)
-            peaks.append(tracemalloc.get_traced_memory()[1])
-        finally:
-            tracemalloc.stop()
-    return outcome, min(peaks)

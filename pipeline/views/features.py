@@ -58,8 +58,11 @@ class Tokens:
         stored = schema.spec(self.field).memory_dtype.itemsize
         tokens, d = self.shape(schema)
         widened = tokens if stored < 4 else 0
-        filled = tokens + 1 if "mask" in schema.arrays else 0  # with the mean it is filled by
-        return floats_nbytes((widened + filled, d), rows, max(4, stored))
+        nbytes = floats_nbytes((widened, d), rows, 4)
+        if "mask" not in schema.arrays:
+            return nbytes
+        mean = Pooled("mean", self.field).nbytes(schema, rows)
+        return nbytes + mean + floats_nbytes((tokens + 1, d), rows, max(4, stored))
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -94,7 +97,7 @@ class TokenCounts:
         x = chunk[self.field]
         xp = arrays.namespace(x)
         if x.ndim == 3 and "mask" in chunk.arrays:
-            return xp.sum(xp.astype(valid_tokens(chunk), xp.int64), axis=1)
+            return xp.astype(xp.count_nonzero(valid_tokens(chunk), axis=1), xp.int64)
         tokens = x.shape[1] if x.ndim == 3 else 1
         return xp.full((chunk.rows,), tokens, dtype=xp.int64, device=arrays.device_of(x))
 
@@ -132,9 +135,9 @@ class Pooled:
     def nbytes(self, schema: Schema, rows: int) -> int:
         (field,) = self.fields
         spec = schema.spec(field)
-        masked = len(spec.shape) == 2 and "mask" in schema.arrays
-        copies = 2 * floats_nbytes(spec.shape, rows, spec.memory_dtype.itemsize) if masked else 0
-        return copies + floats_nbytes(self.shape(schema), rows)
+        images = 2 * min(rows, arrays.TILE_IMAGES) if "mask" in schema.arrays else 0
+        masked = floats_nbytes(spec.shape, images, spec.memory_dtype.itemsize)
+        return masked + floats_nbytes(self.shape(schema), rows) + 48 * rows
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -145,9 +148,17 @@ class Pooled:
             return xp.astype(x, xp.float64)
         count = xp.astype(TokenCounts(field)(chunk), xp.float64)
         if "mask" in chunk.arrays:
-            x = xp.where(valid_tokens(chunk)[:, :, None], x, xp.zeros_like(x))
-        total = xp.sum(x, axis=1, dtype=xp.float64)
-        return total / xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
+            valid = valid_tokens(chunk)
+            pooled = arrays.by_tiles(_sum_of_valid, x, valid, tile_rows=arrays.TILE_IMAGES)
+        else:
+            pooled = xp.sum(x, axis=1, dtype=xp.float64)
+        pooled /= xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
+        return pooled
+
+
+def _sum_of_valid(x: Array, valid: Array) -> Array:
+    xp = arrays.namespace(x)
+    return xp.sum(xp.where(valid[:, :, None], x, xp.zeros_like(x)), axis=1, dtype=xp.float64)
 
 
 @value

@@ -121,7 +121,7 @@ class Predicted:
         return ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return rows * 8
+        return rows * 16
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:

@@ -11,7 +11,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import IS_OOD, Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
-from pipeline.views.base import View, memoised, valid_tokens
+from pipeline.views.base import View, floats_nbytes, memoised, valid_tokens
 from pipeline.views.logits import Logits, Predicted
 
 
@@ -33,7 +33,7 @@ class Labels:
         return ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return rows * 8
+        return rows * 10
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -142,7 +142,7 @@ class Valid:
         return ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return rows
+        return rows * 3
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -167,7 +167,7 @@ class Correct:
         return ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return rows
+        return rows * 4
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -210,7 +210,11 @@ class Finite:
         return ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return rows
+        tile = 2 * min(rows, arrays.TILE_IMAGES)
+        names = [name for name in self.names if name in schema.arrays]
+        return rows * 4 + max(
+            (floats_nbytes(schema.arrays[n].shape, tile, 1) for n in names), default=0
+        )
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -232,7 +236,15 @@ def _finite_rows(chunk: Chunk, name: str) -> Array:
         total = xp.sum(x, dtype=xp.float64 if arrays.itemsize(x.dtype) == 8 else xp.float32)
     if bool(xp.isfinite(total)):
         return every
-    finite = xp.isfinite(x)
     if x.ndim == 3 and "mask" in chunk.arrays:
-        finite = finite | ~valid_tokens(chunk)[:, :, None]
-    return xp.all(xp.reshape(finite, (chunk.rows, -1)), axis=1)
+        valid = valid_tokens(chunk)
+        return arrays.by_tiles(_all_finite, x, valid, tile_rows=arrays.TILE_IMAGES)
+    return arrays.by_tiles(_all_finite, x, tile_rows=arrays.TILE_IMAGES)
+
+
+def _all_finite(x: Array, valid: Array | None = None) -> Array:
+    xp = arrays.namespace(x)
+    finite = xp.isfinite(x)
+    if valid is not None:
+        finite = finite | ~valid[:, :, None]
+    return xp.all(xp.reshape(finite, (x.shape[0], -1)), axis=1)

@@ -33,9 +33,17 @@ def scored(scores: Any, positive: Any, **more: Any) -> Data:
     return Data(arrays, 2, "id/test")
 
 
+def with_positive(rows: Data) -> Data:
+    return rows.with_arrays(positive=rows.arrays["labels"] % 2 == 0)
+
+
 class TestAgainstOutOfDistribution(StatisticLaws):
     statistic = ExactRanks(of=SCORES, max_rows=2000)
     state_may_grow = True
+    memory_shapes = (recipes.Shape(1, 1, 4, 2), recipes.Shape(2000, 1, 4, 2))
+
+    def shaped(self, shape: Any) -> Data:
+        return with_positive(shape.data)
 
     def rows(self) -> Data:
         rows = recipes.labelled(rows=80)
@@ -48,11 +56,15 @@ class TestAgainstOutOfDistribution(StatisticLaws):
 class TestWithinLabelledRows(StatisticLaws):
     statistic = ExactRanks(of=SCORES, positive=POSITIVE, where=Valid(), max_rows=2000)
     state_may_grow = True
+    memory_shapes = (recipes.Shape(1, 1, 4, 2), recipes.Shape(2000, 1, 4, 2))
+
+    def shaped(self, shape: Any) -> Data:
+        return with_positive(shape.data)
 
     def rows(self) -> Data:
         rows = recipes.labelled(rows=80)
         scores = rows.arrays["scores"].round(1)
-        return rows.with_arrays(scores=scores, positive=rows.arrays["labels"] % 2 == 0)
+        return with_positive(rows.with_arrays(scores=scores))
 
     def reference(self, rows: Mapping[str, Any]) -> Ranks:
         kept = rows["labels"] >= 0

@@ -1,0 +1,56 @@
+"""No score makes a table of rows by rows, or of rows by classes by features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeline.content import Const
+from pipeline.detectors import load, names
+from pipeline.fold import closure
+from pipeline.heads import LinearHead
+from pipeline.procedure import SCORE_ARRAYS, Scores
+from pipeline.testing import drive
+from pipeline.testing.memory_laws import SLACK_NBYTES, TRIALS, peak
+from pipeline.testing.recipes import Shape
+
+FEATURES = 128
+
+
+def scorer_of(name: str, classes: int) -> Any:
+    train = Shape(2 * classes + 200, 1, FEATURES, classes).data
+    rng = np.random.default_rng(1)
+    head = LinearHead(Const(rng.standard_normal((classes, FEATURES))), Const(np.ones(classes)))
+    options = {"head": head} if name == "vim" else {}
+    return drive.outcome(load(name)(**options), train.cut())
+
+
+def used_and_declared(scorer: Any, rows: int, classes: int, *, views: bool) -> tuple[int, int]:
+    """Return the bytes that scores of rows take, with or without the views they look at."""
+    data = Shape(rows, 1, FEATURES, classes).data
+    scores = Scores(scorer)
+    parts = set(closure([scores])) if views else {scores}
+    peaks = []
+    for _ in range(TRIALS):  # other threads of the process allocate too
+        ((chunk,),) = drive.chunks(data.cut(), scorer.fields)
+        for view in () if views else scorer.views:
+            view(chunk)
+        peaks.append(peak(scores, chunk)[1])
+    return min(peaks), sum(view.nbytes(data.schema, rows) for view in parts)
+
+
+@pytest.mark.parametrize("classes", [10, 1000])
+@pytest.mark.parametrize("name", names())
+def test_memory_of_scores_is_linear_in_the_rows(name: str, classes: int) -> None:
+    scorer = scorer_of(name, classes)
+    for views in (False, True):
+        few, _ = used_and_declared(scorer, 1, classes, views=views)
+        for rows in (512, 2048):
+            used, declared = used_and_declared(scorer, rows, classes, views=views)
+            assert used <= declared + SLACK_NBYTES
+            if not views:
+                # Beside the memory of a tile, a few scores for each row and nothing else.
+                tile, _ = used_and_declared(scorer, 128, classes, views=False)
+                assert used <= max(few, tile) + 8 * SCORE_ARRAYS * rows + SLACK_NBYTES
