@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,8 @@ class FittedDetector:
     """Rows that counted, and rows that were read: the others were void or not finite."""
     source: Mapping[str, str]
     """Model, weights, tap and transform of the features, where the store knows them."""
+    pinned: bool = False
+    """Whether all passes but the last are those of an earlier fit."""
 
     def __call__(self, data: Any) -> np.ndarray[Any, Any]:
         """Return float64 scores (n,), or (n, t) of token detectors; higher is more OOD."""
@@ -77,7 +80,8 @@ class FittedDetector:
     @property
     def notes(self) -> tuple[str, ...]:
         """What the fit decided, for the report: the ridge that was needed, the rank, ..."""
-        return tuple(getattr(self.scorer, "notes", ()))
+        kept = ("pinned: its passes before the last are those of an earlier fit",)
+        return (*getattr(self.scorer, "notes", ()), *(kept if self.pinned else ()))
 
 
 class Fitted(Mapping[str, FittedDetector]):
@@ -120,7 +124,7 @@ class Fitted(Mapping[str, FittedDetector]):
         tree = {
             "logits": self.logits,
             "members": {
-                name: (fit.detector, fit.scorer, fit.schema, fit.passes, fit.rows, fit.source)
+                name: tuple(getattr(fit, entry.name) for entry in dataclasses.fields(fit)[1:])
                 for name, fit in self.items()
             },
         }
@@ -299,6 +303,7 @@ def members_of(
             trace.passes_of(name),
             trace.rows_of(name),
             _source(prepared[name].splits[TRAIN][0]),
+            name in trace.pinned,
         )
         for name, made in chosen.items()
     }

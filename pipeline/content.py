@@ -11,10 +11,8 @@ import dataclasses
 import hashlib
 import importlib
 import json
-import os
 import types
 import typing
-import uuid
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -23,7 +21,7 @@ from typing import Any, TypeVar, dataclass_transform
 
 import numpy as np
 
-from pipeline import arrays
+from pipeline import arrays, files
 from pipeline.errors import ConfigError, CorruptError, MissingInputError
 
 T = TypeVar("T")
@@ -144,15 +142,8 @@ class Const:
     def save(self, directory: Path) -> None:
         """Write the bytes to ``directory``, atomically; a file that is there already is kept."""
         path = directory / f"{self.digest}.npy"
-        if path.exists():
-            return
-        directory.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
-        with partial.open("wb") as file:
-            np.save(file, self.array, allow_pickle=False)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
+        if not path.exists():
+            files.write_whole(path, lambda file: np.save(file, self.array, allow_pickle=False))
 
 
 _TABLE: weakref.WeakValueDictionary[str, np.ndarray[Any, Any]] = weakref.WeakValueDictionary()

@@ -17,8 +17,8 @@ import psutil
 from pipeline.errors import FeatfoldError
 
 _ENDING = ".partial"
-_FOREIGN_SECONDS = 86_400.0
-"""Age at which an unfinished file of another machine counts as left behind."""
+_OLD_SECONDS = 86_400.0
+"""Age at which an unfinished file counts as left behind, whoever wrote it."""
 
 
 def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
@@ -35,7 +35,7 @@ def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-        sync_directory(path.parent)
+        sync(path.parent)
     except OSError as error:
         raise FeatfoldError(_why(path, error)) from error
     finally:
@@ -52,9 +52,9 @@ def _why(path: Path, error: OSError) -> str:
     return f"{path} cannot be written ({error}); name another directory with --cache"
 
 
-def sync_directory(directory: Path) -> None:
-    """Flush the entries of a directory to the disk."""
-    handle = os.open(directory, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Flush a file, or the entries of a directory, to the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -74,9 +74,9 @@ def _writer() -> str:
 
 
 def _abandoned(stray: Path) -> bool:
-    """Tell whether the writer that a file names has ended: here by its process, else by age."""
+    """Tell whether the writer that a file names has ended: by its process here, or by age."""
     writer, _, _ = stray.name.removesuffix(_ENDING).rpartition("-")
     host, _, process = writer.rpartition("-")
-    if host.endswith(f".{socket.gethostname()}"):
-        return int(process) == os.getpid() or not psutil.pid_exists(int(process))
-    return time.time() - stray.stat().st_mtime > _FOREIGN_SECONDS
+    if host.endswith(f".{socket.gethostname()}") and not psutil.pid_exists(int(process)):
+        return True
+    return time.time() - stray.stat().st_mtime > _OLD_SECONDS

@@ -2,7 +2,7 @@
 
 This is all that a worker does. Floats are accumulated in grains, runs of a fixed number of rows
 counted from the start of the block, so the size of the chunks on disk does not change the order of
-any sum. It reaches the last bits only where a view multiplies matrices chunk by chunk.
+any sum; views give the same bits for a row whatever rows come with it.
 """
 
 from __future__ import annotations

@@ -109,7 +109,6 @@ def _run(
     held: locks.Held,
     began: float,
 ) -> Done:
-    directory = _run_directory(config)
     cache = cache_directory(config.resources.cache, config.store)
     files.sweep(cache)
 
@@ -128,10 +127,11 @@ def _run(
         told.say(f"runs on {cluster.resources.label} ({planned.resources.why})")
         if cluster.dashboard_url:
             told.say(f"dashboard: {cluster.dashboard_url}")
-        execute = _told(cluster.execute, told, planned.settings, cache)
+        execute = _told(cluster.execute, told, settings, cache)
         skips = config.nonfinite == "skip"
         outcomes = run_jobs(prepared.fits, execute, skip_nonfinite=skips, trace=trace, pin=pinned)
         fitted = api.members_of(config.detectors, prepared.fits, outcomes, trace)
+        directory = _run_directory(config)  # nothing is left of a run that ends before
         fitted.save(directory / "detectors")
         jobs = prepared.evaluations(fitted)
         outcomes |= run_jobs(jobs, execute, stage="score", skip_nonfinite=skips, trace=trace)

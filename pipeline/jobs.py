@@ -36,6 +36,8 @@ class Trace:
     read_nbytes: int = 0
     rows_used: dict[tuple[str, AnyStatistic], tuple[int, int]] = field(default_factory=dict)
     """(split, statistic) -> rows used, rows read."""
+    pinned: set[str] = field(default_factory=set)
+    """Jobs that were given results of an earlier fit."""
     turns: list[dict[str, list[list[str]]]] = field(default_factory=list)
     """Per yield: JOB/NAME of each request -> key and root of its partial in each split."""
 

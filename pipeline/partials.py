@@ -27,7 +27,7 @@ from pipeline.chunk import IS_OOD, Split
 from pipeline.content import digest
 from pipeline.errors import ConfigError, DamagedPartialError, FeatfoldError
 
-NUMBERS = 1
+NUMBERS = 2
 """Raised by hand when the engine's own arithmetic (grains, the merge tree) changes its bits."""
 FAN_IN = 8
 """Siblings that make a node of the merge tree."""
@@ -126,14 +126,14 @@ class Partials:
 
     def nbytes(self) -> int:
         """Bytes of all files."""
-        return sum(path.stat().st_size for path in self.directory.rglob(f"*{_ENDING}"))
+        return sum(stat.st_size for stat, _ in self._files())
 
     def trim(self, limit_nbytes: int) -> int:
         """Remove the partials that were used longest ago until ``limit_nbytes`` are left.
 
         Returns the bytes that were freed.
         """
-        found = [(path.stat(), path) for path in self.directory.rglob(f"*{_ENDING}")]
+        found = list(self._files())
         total, freed = sum(stat.st_size for stat, _ in found), 0
         for stat, path in sorted(found, key=lambda pair: pair[0].st_mtime):
             if total - freed <= limit_nbytes:
@@ -142,9 +142,17 @@ class Partials:
             freed += stat.st_size
         return freed
 
+    def _files(self) -> Iterator[tuple[os.stat_result, Path]]:
+        for path in self.directory.rglob(f"*{_ENDING}"):
+            with suppress(FileNotFoundError):  # another run may trim the same cache
+                yield path.stat(), path
+
 
 def read(path: Path) -> Kept:
-    """Read a partial; a damaged file is removed, so that the next run computes it again."""
+    """Read a partial; a damaged file is removed, so that the next run computes it again.
+
+    Raises :class:`DamagedPartialError` for a file that is damaged, or was removed meanwhile.
+    """
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
             head = json.loads(found[_HEAD].tobytes())
@@ -152,6 +160,8 @@ def read(path: Path) -> Kept:
             kept = Kept(_restore(head["state"], leaves), head["used"], head["rows"])
     except FeatfoldError:
         raise
+    except FileNotFoundError as error:
+        raise DamagedPartialError(f"{path} is gone; run the same again to compute it") from error
     except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError) as error:
         path.unlink(missing_ok=True)
         raise DamagedPartialError(

@@ -183,14 +183,15 @@ def plan_of(config: JobConfig, prepared: Prepared) -> Planned:
     """
     cache = cache_directory(config.resources.cache, config.store)
     skips = config.nonfinite == "skip"
-    passes, outcomes = rehearse(prepared.fits)
+    passes, outcomes = rehearse(prepared.fits, skip_nonfinite=skips)
     done, unfinished, known = replay(prepared.fits, Settings(), cache, skip_nonfinite=skips)
     fitting = [*done, *([unfinished] if unfinished else [])]
     fitting += passes[len(fitting) :]
     fitted = api.members_of(config.detectors, prepared.fits, known or outcomes, Trace(passes))
     evaluations = prepared.evaluations(fitted)
-    scoring = rehearse(evaluations, stage="score")[0] if evaluations else []
-    every = [*fitting, *scoring]
+    every = [*fitting]
+    if evaluations:
+        every += rehearse(evaluations, stage="score", skip_nonfinite=skips)[0]
     wanted = config.resources
     largest = max((pass_.read_nbytes for pass_ in every), default=0)
     resources = settle(wanted.cluster, wanted.workers, wanted.memory, largest, wanted.dashboard)

@@ -124,7 +124,9 @@ def test_the_kernel_counts_no_more_than_the_pruned_arrays_once_per_pass(
     )
     read = sum(dask_client.run(_bytes_read).values()) - before
     logical = sum(pass_.read_nbytes for pass_ in trace.passes)
-    once = TRAIN_ROWS * (TOKENS * D * 4 + 8)
-    assert logical == 2 * once
-    # Labels are compressed; the second pass may read the means that the first one kept.
-    assert 0.99 * once <= read <= 1.05 * logical
+    assert logical == 2 * TRAIN_ROWS * (TOKENS * D * 4 + 8)
+    # The second pass reads the float64 means that the first one kept, in place of the tokens.
+    expected = TRAIN_ROWS * (TOKENS * D * 4 + 8 + D * 8 + 8)
+    assert trace.read_nbytes == expected
+    partials = sum(path.stat().st_size for path in tmp_path.rglob("counted/partials/*/*.npz"))
+    assert 0.99 * expected <= read <= 1.05 * expected + partials  # labels are compressed

@@ -20,6 +20,7 @@ from pipeline.engine.settings import (
     BLAS_THREADS,
     CONSTANTS,
     DEFAULTS,
+    PARTIALS,
     Finished,
     Settings,
     mended,
@@ -93,8 +94,7 @@ class Dask:
     def _fold(self, pass_: Pass, schedule: Schedule, step: FoldStep, token: str) -> Any:
         work = schedule.work_of(step)
         block = step.blocks[0]
-        source = schedule.source(step)
-        source = source.only(block) if len(step.blocks) == 1 else source
+        source = work.split.only(block) if len(step.blocks) == 1 else work.split
         future = self.client.submit(
             _fold_task, source, step, self.cache, self.settings.shrink, self.place,
             key=(pass_.name, work.split.name, f"block{block.index:04d}", token),
@@ -148,9 +148,7 @@ def _merge_name(pass_: Pass) -> str:
 
 
 def _fold_task(split: Split, step: FoldStep, cache: Path, shrink: int, place: Place) -> int:
-    from pipeline.engine.settings import PARTIALS
-
-    read_constants_from(cache / CONSTANTS, constants_in((step.statistics, step.rows)))
+    read_constants_from(cache / CONSTANTS, constants_in((step.statistics, step.tables)))
     _limit_blas()
     return run_fold(split, step, Partials(cache / PARTIALS), place, shrink)
 

@@ -44,10 +44,10 @@ class Pin:
             return None
         if name not in self.turns[turn]:
             return None
-        try:
-            return [self.partials.get(*root).state for root in self.turns[turn][name]]
-        except FileNotFoundError as error:
+        roots = self.turns[turn][name]
+        if lost := [root for root in roots if not self.partials.has(*root)]:
             raise MissingInputError(
-                f"the cache no longer holds what {job} is pinned to ({error.filename}); run "
-                "without pinning"
-            ) from error
+                f"the cache no longer holds what {job} is pinned to "
+                f"({self.partials.path(*lost[0])}); run without pinning"
+            )
+        return [self.partials.get(*root).state for root in roots]

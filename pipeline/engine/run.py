@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pipeline.chunk import Split
 from pipeline.content import replaced
 from pipeline.engine.pin import Pin, root_name
 from pipeline.engine.serial import Execute, run_serial
-from pipeline.engine.settings import BLAS_THREADS, Settings
+from pipeline.engine.settings import BLAS_THREADS, Settings, mended
 from pipeline.engine.tasks import root_of
 from pipeline.errors import BudgetError, ConfigError, DataError
 from pipeline.fold import AnyStatistic, Partial
@@ -178,6 +179,8 @@ class _Run:
         if not sum(used for _, used in found):
             raise DataError(self._no_usable_row(splits, asked))
         pinned = self.pin.states(turn, self._named(key)) if self.pin else None
+        if pinned is not None:
+            self.trace.pinned.add(self.names[self._job(key)])
         first, *others = pinned or [state for state, _ in found]
         for other in others:
             first = asked.merge(first, other)
@@ -193,7 +196,9 @@ class _Run:
         )
 
 
-def rehearse(jobs: Mapping[str, Job], *, stage: str = "fit") -> tuple[list[Pass], dict[str, Any]]:
+def rehearse(
+    jobs: Mapping[str, Job], *, stage: str = "fit", skip_nonfinite: bool = False
+) -> tuple[list[Pass], dict[str, Any]]:
     """Return the passes that jobs will need, and outcomes of the right shape; nothing is read.
 
     The jobs run over 64 synthetic rows that look like those of their splits.
@@ -206,7 +211,7 @@ def rehearse(jobs: Mapping[str, Job], *, stage: str = "fit") -> tuple[list[Pass]
 
     token = REHEARSING.set(True)
     try:
-        outcomes = run_jobs(jobs, execute, stage=stage, trace=trace)
+        outcomes = run_jobs(jobs, execute, stage=stage, skip_nonfinite=skip_nonfinite, trace=trace)
     except MemoryError as error:
         raise BudgetError(
             f"the states of this job do not fit this process: {error}; check classes and shapes"
@@ -237,6 +242,12 @@ def replay(
     Returns the passes that need no reading, the first that does (None if there is no such), and
     the outcomes where all passes were there.
     """
+    return mended(partial(_replayed, jobs, settings, cache, stage, skip_nonfinite))
+
+
+def _replayed(
+    jobs: Mapping[str, Job], settings: Settings, cache: Path, stage: str, skip_nonfinite: bool
+) -> tuple[list[Pass], Pass | None, dict[str, Any]]:
     trace = Trace()
 
     def execute(pass_: Pass) -> Sequence[Partial]:

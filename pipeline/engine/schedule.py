@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipeline.chunk import Block, Split
 from pipeline.fold import AnyStatistic
@@ -19,6 +19,7 @@ from pipeline.partials import FAN_IN, Partials, key_of, node_names, stored_field
 from pipeline.plan import Work, levels_in_a_task
 from pipeline.pooled import PooledSplit, copies_of, pools
 from pipeline.procedure import Rows
+from pipeline.views import View
 
 
 @dataclass(frozen=True)
@@ -36,23 +37,54 @@ class Wanted:
         return self.levels[-1][0]
 
 
+class Folded(NamedTuple):
+    """A statistic to fold, and the partial that it leaves."""
+
+    statistic: AnyStatistic
+    key: str
+    node: str
+
+
+class Tabled(NamedTuple):
+    """Rows to compute, and the partial of each block that they are kept in."""
+
+    rows: Rows
+    key: str
+    leaves: tuple[str, ...]
+
+
+class Merged(NamedTuple):
+    """A statistic to merge, the partial that it leaves, and those that it is made from."""
+
+    statistic: AnyStatistic
+    key: str
+    node: str
+    children: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class FoldStep:
     """Read a run of blocks, once, for the requests whose partials of it are missing."""
 
-    position: int
     blocks: tuple[Block, ...]
-    statistics: tuple[tuple[AnyStatistic, str, str], ...]
-    """(statistic, key, node)."""
-    rows: tuple[tuple[Rows, str, tuple[str, ...]], ...]
-    """(rows, key, leaf of each block)."""
+    statistics: tuple[Folded, ...]
+    tables: tuple[Tabled, ...]
 
-    inputs: tuple[tuple[str, str], ...] = ()
+    @property
+    def views(self) -> list[View]:
+        """Everything that it looks at."""
+        views = [view for entry in self.statistics for view in entry.statistic.views]
+        return views + [view for entry in self.tables for view in entry.rows.views]
+
+    @property
+    def inputs(self) -> list[tuple[str, str]]:
+        """It needs no partials."""
+        return []
 
     @property
     def outputs(self) -> list[tuple[str, str]]:
         """(key, node) of the partials that it makes."""
-        return [(key, node) for _, key, node in self.statistics]
+        return [(entry.key, entry.node) for entry in self.statistics]
 
 
 @dataclass(frozen=True)
@@ -61,18 +93,17 @@ class MergeStep:
 
     node: tuple[int, int]
     """Level above the folds, and position."""
-    statistics: tuple[tuple[AnyStatistic, str, str, tuple[str, ...]], ...]
-    """(statistic, key, node, children)."""
+    statistics: tuple[Merged, ...]
 
     @property
     def inputs(self) -> list[tuple[str, str]]:
         """(key, node) of the partials that it needs."""
-        return [(key, child) for _, key, _, children in self.statistics for child in children]
+        return [(entry.key, child) for entry in self.statistics for child in entry.children]
 
     @property
     def outputs(self) -> list[tuple[str, str]]:
         """(key, node) of the partials that it makes."""
-        return [(key, node) for _, key, node, _ in self.statistics]
+        return [(entry.key, entry.node) for entry in self.statistics]
 
 
 @dataclass
@@ -116,11 +147,11 @@ class Schedule:
     @cached_property
     def steps(self) -> Sequence[FoldStep | MergeStep]:
         """All steps: children before their parents."""
-        folds: dict[int, list[tuple[AnyStatistic, str, str]]] = {}
-        merges: dict[tuple[int, int], list[tuple[AnyStatistic, str, str, tuple[str, ...]]]] = {}
+        folds: dict[int, list[Folded]] = {}
+        merges: dict[tuple[int, int], list[Merged]] = {}
         for wanted in self.wanted:
             if not isinstance(wanted.request, Rows):
-                self._need(wanted, folds, merges)
+                self._need(wanted.request, wanted, folds, merges)
         tables = self._tables()
         if self.part is not None:
             folds, tables, merges = self._share(folds), self._share(tables), {}
@@ -137,12 +168,9 @@ class Schedule:
     def source(self, step: FoldStep) -> Split:
         """Return the split that a step reads: pooled copies where they are there and enough."""
         split = self.work.split
-        views = [view for entry in step.statistics for view in entry[0].views]
-        views += [view for entry in step.rows for view in entry[0].views]
-        copies = copies_of(views, split)
         there = {
             field: key
-            for field, (table, key) in copies.items()
+            for field, (table, key) in copies_of(step.views, split).items()
             if self.durable and self._all_there(table, key, step.blocks)
         }
         return PooledSplit(split, self.partials, there) if there else split
@@ -156,16 +184,14 @@ class Schedule:
 
     def _kept(self, step: FoldStep) -> FoldStep:
         """Return the step with the pooled copies that it computes anyway, to be kept as well."""
-        views = [view for statistic, _, _ in step.statistics for view in statistic.views]
-        split = self.work.split
         if not self.durable or isinstance(self.source(step), PooledSplit):
             return step
-        tables = tuple(
-            (table, key, self._leaves_of(table, step.blocks))
-            for table, key in pools(views, split).values()
+        copies = tuple(
+            Tabled(table, key, self._leaves_of(table, step.blocks))
+            for table, key in pools(step.views, self.work.split).values()
             if not self._all_there(table, key, step.blocks)
         )
-        return replace(step, rows=(*step.rows, *tables))
+        return replace(step, tables=(*step.tables, *copies))
 
     def forget(self) -> None:
         """Drop the partials of rows that no checksum names: nobody could find them again."""
@@ -173,7 +199,13 @@ class Schedule:
             for wanted in self.wanted:
                 self.partials.drop(wanted.key, {n for level in wanted.levels for n in level})
 
-    def _need(self, wanted: Wanted, folds: dict[int, Any], merges: dict[Any, Any]) -> None:
+    def _need(
+        self,
+        statistic: AnyStatistic,
+        wanted: Wanted,
+        folds: dict[int, list[Folded]],
+        merges: dict[tuple[int, int], list[Merged]],
+    ) -> None:
         """Collect the folds and merges without which the root of a statistic is not there."""
         there = self.partials.nodes(wanted.key) if self.durable else frozenset()
         stack = [(len(wanted.levels) - 1, 0)]
@@ -183,22 +215,20 @@ class Schedule:
             if name in there:
                 continue
             if level <= self.depth:
-                entry = (wanted.request, wanted.key, name)
-                folds.setdefault(position, []).append(entry)
+                folds.setdefault(position, []).append(Folded(statistic, wanted.key, name))
                 continue
             children = range(position * FAN_IN, (position + 1) * FAN_IN)
             below = wanted.levels[level - 1]
             names = below[children.start : children.stop]
             stack += [(level - 1, children.start + i) for i in range(len(names))]
             if len(names) > 1:
-                merges.setdefault((level, position), []).append(
-                    (wanted.request, wanted.key, name, names)
-                )
+                entry = Merged(statistic, wanted.key, name, names)
+                merges.setdefault((level, position), []).append(entry)
 
-    def _tables(self) -> dict[int, list[tuple[Rows, str, tuple[str, ...]]]]:
+    def _tables(self) -> dict[int, list[Tabled]]:
         """Return, by task, the tables of rows that lack a block."""
         size = FAN_IN**self.depth
-        missing: dict[int, list[tuple[Rows, str, tuple[str, ...]]]] = {}
+        missing: dict[int, list[Tabled]] = {}
         for wanted in self.wanted:
             if not isinstance(wanted.request, Rows):
                 continue
@@ -207,8 +237,7 @@ class Schedule:
             for position in range(-(-len(leaves) // size)):
                 own = leaves[position * size : (position + 1) * size]
                 if not there.issuperset(own):
-                    entry = (wanted.request, wanted.key, own)
-                    missing.setdefault(position, []).append(entry)
+                    missing.setdefault(position, []).append(Tabled(wanted.request, wanted.key, own))
         return missing
 
     def _in_order(
@@ -223,7 +252,6 @@ class Schedule:
         for task in sorted({*folds, *tables, *closing}):
             if task in folds or task in tables:
                 step = FoldStep(
-                    task,
                     tuple(blocks[task * size : (task + 1) * size]),
                     tuple(folds.get(task, ())),
                     tuple(tables.get(task, ())),
@@ -251,8 +279,8 @@ class Schedule:
         """Return the part of the work that a step does."""
         return Work(
             self.source(step),
-            tuple(statistic for statistic, _, _ in step.statistics),
-            tuple(rows for rows, _, _ in step.rows),
+            tuple(entry.statistic for entry in step.statistics),
+            tuple(entry.rows for entry in step.tables),
         )
 
     @property
@@ -262,20 +290,20 @@ class Schedule:
             return 0
         schema = self.work.split.schema
         states = sum(
-            entry[0].state_nbytes(schema) for step in self.steps for entry in step.statistics
+            entry.statistic.state_nbytes(schema) for step in self.steps for entry in step.statistics
         )
         if self.thin:
-            merges = (step for step in self.steps if isinstance(step, MergeStep))
             states -= sum(
-                len(children) * statistic.state_nbytes(schema)
-                for step in merges
-                for statistic, _, _, children in step.statistics
-                if len(children) == FAN_IN
+                len(entry.children) * entry.statistic.state_nbytes(schema)
+                for step in self.steps
+                if isinstance(step, MergeStep)
+                for entry in step.statistics
+                if len(entry.children) == FAN_IN
             )
         tables = sum(
-            8 * block.rows * math.prod(table.view.shape(schema))
+            8 * block.rows * math.prod(entry.rows.view.shape(schema))
             for step in self.folds
-            for table, _, _ in step.rows
+            for entry in step.tables
             for block in step.blocks
         )
         return max(0, states) + tables

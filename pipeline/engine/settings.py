@@ -73,8 +73,8 @@ def window(workers: int) -> int:
 
 
 def pending(pass_: Pass, settings: Settings, cache: Path) -> Pending:
-    """Return what is left to do of a pass."""
-    schedules = [settings.schedule(work, cache) for work in pass_.works]
+    """Return what is left to do of a pass; of a part of an array job, its share."""
+    schedules = [next(settings.schedules(work, cache)) for work in pass_.works]
     return Pending(
         sum(len(step.blocks) for schedule in schedules for step in schedule.folds),
         sum(schedule.read_nbytes for schedule in schedules),

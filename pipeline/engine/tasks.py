@@ -21,24 +21,23 @@ def run_fold(
     split: Split, step: FoldStep, partials: Partials, place: Place = HOST, shrink: int = 0
 ) -> int:
     """Fold the blocks of a step and keep what is missing; return the bytes that were read."""
-    missing = [entry for entry in step.statistics if not partials.has(*entry[1:])]
-    tables = [entry for entry in step.rows if not all(partials.has(entry[1], n) for n in entry[2])]
+    missing = [e for e in step.statistics if not partials.has(e.key, e.node)]
+    tables = [e for e in step.tables if not all(partials.has(e.key, leaf) for leaf in e.leaves)]
     if not missing and not tables:
         return 0
-    statistics = [statistic for statistic, _, _ in missing]
+    statistics = [entry.statistic for entry in missing]
 
     def fold_block(position: int, block: Block) -> Partial:
-        asked = [rows for rows, _, _ in tables]
+        asked = [entry.rows for entry in tables]
         found = fold(statistics, split, block, asked, place, shrink=shrink)
-        for (_, key, leaves), parts in zip(tables, found.outputs, strict=True):
-            (table,) = parts
-            partials.put(key, leaves[position], Kept(table, block.rows, block.rows))
+        for entry, (table,) in zip(tables, found.outputs, strict=True):
+            partials.put(entry.key, entry.leaves[position], Kept(table, block.rows, block.rows))
         return found.without_outputs()
 
     folded = (fold_block(position, block) for position, block in enumerate(step.blocks))
     total: Partial = tree(folded, lambda _, left, right: merge(statistics, (left, right)))
-    for (_, key, node), state, used in zip(missing, total.states, total.used, strict=True):
-        partials.put(key, node, Kept(state, used, total.rows))
+    for entry, state, used in zip(missing, total.states, total.used, strict=True):
+        partials.put(entry.key, entry.node, Kept(state, used, total.rows))
     return total.read_nbytes
 
 

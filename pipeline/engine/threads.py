@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pipeline import stopping
 from pipeline.arrays import HOST, Place
@@ -82,9 +81,9 @@ class Threads:
             if isinstance(step, MergeStep):
                 run_merge(step, schedule.partials, schedule.thin)
                 return 0
-            split = schedule.source(step)
-            read = run_fold(split, step, schedule.partials, self.place, self.settings.shrink)
-            self._tell(pass_, schedule.work_of(step), step.blocks)
+            work = schedule.work_of(step)
+            read = run_fold(work.split, step, schedule.partials, self.place, self.settings.shrink)
+            self._tell(pass_, work, step.blocks)
             return read
 
         for step in schedule.steps:
@@ -100,7 +99,7 @@ class Threads:
             yield flying.popleft().result()
         stopping.check()
 
-    def _tell(self, pass_: Pass, work: Work, blocks: Sequence[Block]) -> Any:
+    def _tell(self, pass_: Pass, work: Work, blocks: Sequence[Block]) -> None:
         if self.finished is not None:
             for block in blocks:
                 self.finished(pass_, work, block)

@@ -16,23 +16,26 @@ def tree(leaves: Iterable[Any], join: Callable[[int, Any, Any], Any]) -> Any:
     of leaves, and no more than one node of each level waits.
     """
     waiting: list[tuple[Any, int]] = []  # per level: the siblings merged so far, and their number
-
-    def add(level: int, node: Any) -> None:
-        if level == len(waiting):
-            waiting.append((None, 0))
-        left, count = waiting[level]
-        node = join(level + 1, left, node) if count else node
-        waiting[level] = (node, count + 1)
-        if count + 1 == FAN_IN:
-            waiting[level] = (None, 0)
-            add(level + 1, node)
-
     for leaf in leaves:
-        add(0, leaf)
+        _add(waiting, 0, leaf, join)
     level = 0
     while level < len(waiting) - 1:
         node, count = waiting[level]
         if count:
-            add(level + 1, node)
+            _add(waiting, level + 1, node, join)
         level += 1
     return waiting[level][0]
+
+
+def _add(
+    waiting: list[tuple[Any, int]], level: int, node: Any, join: Callable[[int, Any, Any], Any]
+) -> None:
+    # No closure of tree(): one that calls itself would keep the last states until a collection.
+    if level == len(waiting):
+        waiting.append((None, 0))
+    left, count = waiting[level]
+    node = join(level + 1, left, node) if count else node
+    waiting[level] = (node, count + 1)
+    if count + 1 == FAN_IN:
+        waiting[level] = (None, 0)
+        _add(waiting, level + 1, node, join)

@@ -12,19 +12,11 @@ from typing import Any
 
 from pipeline import locks
 from pipeline.errors import ConfigError, CorruptError, MissingInputError
+from pipeline.files import sync as sync
 
 GROUP_FILE = "zarr.json"
 LOCK_SECONDS = 600.0
 _PARTIAL = ".partial"  # the ending zarr gives to files that it has not renamed yet
-
-
-def sync(path: Path) -> None:
-    """Flush a file, or the entries of a directory, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def sync_names(files: Iterable[Path], top: Path) -> None:

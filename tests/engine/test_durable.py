@@ -1,18 +1,33 @@
 """What a run leaves behind is not computed again: resume, append, added detectors, a new ridge."""
 
+import gc
+import weakref
 from collections import Counter
 
+import numpy as np
 import pytest
-from durable_store import BLOCK_ROWS, make, rows
+from durable_store import BLOCK_ROWS, SPECS, TOKENS, D, K, make, rows
 
 from pipeline import detectors
+from pipeline.chunk import ArraySpec
 from pipeline.detectors.mahalanobis import Mahalanobis
-from pipeline.engine import Dask, Job, Pin, Settings, Threads, Trace, replay, run_jobs, run_serial
-from pipeline.errors import PartDoneError
+from pipeline.engine import (
+    Dask,
+    Job,
+    Pin,
+    Settings,
+    Threads,
+    Trace,
+    replay,
+    run_jobs,
+    run_serial,
+    tree,
+)
+from pipeline.errors import DataError, PartDoneError
 from pipeline.heads import LDAHead
 from pipeline.inputs import with_head
 from pipeline.partials import FAN_IN, Partials
-from pipeline.store import reader
+from pipeline.store import Store, reader
 
 ONE_PASS = ("mahalanobis", "relative_mahalanobis", "she", "kl_matching")
 
@@ -206,3 +221,109 @@ def test_a_changed_block_is_read_again_and_no_other(store, tmp_path):
     found = run_jobs(jobs, execute)
     assert set(read_blocks()) == {3}
     assert found == run_jobs(jobs, run_serial)
+
+
+HOSTILE = ("mahalanobis", "relative_mahalanobis", "she", "vim")
+
+
+def hostile(path, dtype, masked):
+    """A store of class-sorted rows: void ones, a NaN in a void row, rows without a valid token."""
+    rng = np.random.default_rng(7)
+    count = 5 * 37 + 11  # the last block is short, chunks do not divide the blocks evenly
+    labels = np.sort(rng.integers(0, K, count))
+    labels[[3, 50, 195]] = -1
+    features = (rng.standard_normal((count, TOKENS, D)) + 3 * np.eye(K, D)[labels][:, None]).astype(
+        dtype
+    )
+    features[3, 1, 2] = np.nan
+    specs = dict(SPECS, features=ArraySpec((TOKENS, D), dtype, "TD"))
+    arrays = {
+        "features": features,
+        "logits": rng.standard_normal((count, K)).astype("f4") + 4 * np.eye(K, dtype="f4")[labels],
+        "labels": labels,
+    }
+    if masked:
+        specs["mask"] = ArraySpec((TOKENS,), "bool")
+        arrays["mask"] = rng.random((count, TOKENS)) < 0.7
+        arrays["mask"][[10, 60]] = False
+    store = Store.create(path)
+    row_nbytes = sum(spec.nbytes for spec in specs.values())
+    writer = store.create_split(
+        "id/train", specs, classes=K, rows=count,
+        block_nbytes=37 * row_nbytes, chunk_nbytes=7 * specs["features"].nbytes,
+    )  # fmt: skip
+    for block in writer.blocks:
+        part = slice(block.start, block.stop)
+        writer.write(block.index, {name: array[part] for name, array in arrays.items()})
+    return store
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("masked", [False, True])
+def test_files_and_pooled_copies_keep_every_bit_of_hostile_rows(tmp_path, dtype, masked):
+    store = hostile(tmp_path / "feats.zarr", dtype, masked)
+    jobs = jobs_of(store, *HOSTILE)
+    expected = run_jobs(jobs, run_serial)
+    run_jobs(jobs_of(store, "mahalanobis"), Threads(2, tmp_path / "cache"))
+    reader.reset_reads()
+    assert run_jobs(jobs, Threads(2, tmp_path / "cache")) == expected  # from the pooled copies
+    assert "features" not in {name for _, name, _ in reader.READS}
+    for shrink in (1, 3, 6):
+        cache = tmp_path / f"shrunk{shrink}"
+        assert run_jobs(jobs, Threads(2, cache, Settings(shrink=shrink))) == expected
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_rows_that_are_not_finite_are_told_from_a_pooled_copy_too(tmp_path, masked):
+    """A copy that a skipping fit has left does not hide a NaN from a fit that refuses it."""
+    store = hostile(tmp_path / "feats.zarr", "float32", masked)
+    writer = store.writer("id/train")
+    block = writer.blocks[1]
+    bad = {name: column.copy() for name, column in _rows_of(store, block).items()}
+    row = 5 + int(np.flatnonzero(bad.get("mask", np.ones((37, TOKENS)))[5:, 0])[0])
+    assert bad["labels"][row] >= 0
+    bad["features"][row, 0, 0] = np.inf
+    writer.write(1, bad, overwrite=True)
+    jobs = jobs_of(store, "mahalanobis")
+    skipped = run_jobs(jobs, run_serial, skip_nonfinite=True)
+    execute = Threads(2, tmp_path / "cache")
+    assert run_jobs(jobs, execute, skip_nonfinite=True) == skipped
+    with pytest.raises(DataError, match="not finite"):
+        run_jobs(jobs, execute)
+    others = jobs_of(store, "she")
+    expected = run_jobs(others, run_serial, skip_nonfinite=True)
+    assert run_jobs(others, execute, skip_nonfinite=True) == expected
+
+
+def _rows_of(store, block):
+    split = store.split("id/train")
+    parts = [
+        {name: array.copy() for name, array in chunk.arrays.items()}
+        for chunk in split.read(split.blocks[block.index], frozenset(split.schema.arrays))
+    ]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def test_no_state_outlives_the_tree_that_merged_it():
+    """A worker's states must be freed at once, not when cycles are collected next."""
+    watched = []
+
+    def state(*_):
+        made = State()
+        watched.append(weakref.ref(made))
+        return made
+
+    gc.collect()
+    gc.disable()
+    try:
+        for count in (1, 7, 8, 20, 65):
+            root = tree((state() for _ in range(count)), state)
+            assert sum(ref() is not None for ref in watched) == 1
+            del root
+            assert not any(ref() is not None for ref in watched)
+    finally:
+        gc.enable()
+
+
+class State:
+    """Something that can be watched."""

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
@@ -15,7 +16,7 @@ from durable_store import make
 from pipeline import files
 
 SCRIPT = Path(__file__).with_name("fit_in_process.py")
-BLOCKS = 24
+BLOCKS = 64
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +26,31 @@ def path(tmp_path_factory):
     return path
 
 
-def start(path, cache, kind):
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), str(path), str(cache), kind],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+@pytest.fixture(scope="module")
+def start():
+    """Start a fit; whatever happens to it, its group is killed and its pipes closed at the end."""
+    with ExitStack() as started:
+
+        def run(path, cache, kind):
+            process = started.enter_context(
+                subprocess.Popen(
+                    [sys.executable, str(SCRIPT), str(path), str(cache), kind],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                    env={**os.environ, "OMP_NUM_THREADS": "1"},
+                )
+            )
+            started.callback(kill, process)
+            return process
+
+        yield run
+
+
+def kill(process):
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def finish(process):
@@ -43,25 +63,28 @@ def finish(process):
 
 
 def wait_for_folds(process, count):
-    """Read the output until ``count`` blocks were folded; return them."""
+    """Read the output until ``count`` blocks were folded; return them.
+
+    There are far more blocks than all kills together wait for, so no run ends before its kill.
+    """
     folded = []
     while len(folded) < count:
         line = process.stdout.readline()
-        assert line, process.stderr.read()
+        assert line, f"ended after {folded}: {process.wait()}, {process.stderr.read()}"
         if line.startswith("folded"):
             folded.append(tuple(line.split()[1:]))
     return folded
 
 
 @pytest.fixture(scope="module")
-def undisturbed(path, tmp_path_factory):
+def undisturbed(path, start, tmp_path_factory):
     digest, folded = finish(start(path, tmp_path_factory.mktemp("whole"), "threads"))
     assert len(folded) == 2 * BLOCKS
     return digest
 
 
 @pytest.mark.parametrize("kind", ["threads", "local"])
-def test_a_killed_driver_resumes_to_the_same_bits(path, undisturbed, tmp_path, kind):
+def test_a_killed_driver_resumes_to_the_same_bits(path, start, undisturbed, tmp_path, kind):
     """Everything dies at once, three times, at moments drawn anew; the last run ends."""
     seed = random.SystemRandom().randrange(2**32)
     print("seed", seed)
@@ -74,10 +97,9 @@ def test_a_killed_driver_resumes_to_the_same_bits(path, undisturbed, tmp_path, k
         folded = wait_for_folds(process, rng.randint(1, 8))
         time.sleep(rng.random() * 0.02)
         children = family.children(recursive=True)
-        os.killpg(process.pid, signal.SIGKILL)
+        assert process.poll() is None, "it ended before it was killed"
+        kill(process)
         process.wait()
-        process.stdout.close()
-        process.stderr.close()
         _, alive = psutil.wait_procs(children, timeout=20)
         assert not alive, "orphans"
         assert not known & set(folded), "a block was folded twice"
@@ -89,7 +111,7 @@ def test_a_killed_driver_resumes_to_the_same_bits(path, undisturbed, tmp_path, k
     assert not [p for p in tmp_path.rglob("*") if ".partial" in p.name]
 
 
-def test_a_killed_worker_is_replaced_and_costs_only_its_blocks(path, undisturbed, tmp_path):
+def test_a_killed_worker_is_replaced_and_costs_only_its_blocks(path, start, undisturbed, tmp_path):
     process = start(path, tmp_path, "local")
     folded = wait_for_folds(process, 3)
     workers = [
