@@ -181,9 +181,11 @@ def fit(
     chosen = detectors_by_id(detectors)
     prepared = fit_jobs(chosen, split, choose_head(head, split.schema))
     trace = Trace()
-    with workplace(prepared, cluster, workers, memory, cache) as execute:
+    with workplace(prepared, cluster, workers, memory, cache) as place:
         pinned = pinned_to(pin.turns, cache, store_of(prepared)) if pin else None
-        outcomes = run_jobs(prepared, execute, skip_nonfinite=skips, trace=trace, pin=pinned)
+        outcomes = run_jobs(
+            prepared, place.execute, skip_nonfinite=skips, trace=trace, pin=pinned, room=place.room
+        )
     return members_of(chosen, prepared, outcomes, trace)
 
 
@@ -208,8 +210,10 @@ def score(
         member.accept(split)
     roles = {TRAIN: (split,)}
     prepared = {name: Job(Tabled(Scores(f.scorer)), roles) for name, f in fitted.items()}
-    with workplace(prepared, cluster, workers, memory, cache, stage="score") as execute:
-        tables = run_jobs(prepared, execute, stage="score", skip_nonfinite=skips)
+    with workplace(prepared, cluster, workers, memory, cache, stage="score") as place:
+        tables = run_jobs(
+            prepared, place.execute, stage="score", skip_nonfinite=skips, room=place.room
+        )
     return {name: tables[name].array() for name in fitted}
 
 
@@ -241,8 +245,10 @@ def evaluate(
         {group: splits for group, splits in ood.items() if splits},
     )
     prepared = evaluation_jobs(fitted, sets, baselines)
-    with workplace(prepared, cluster, workers, memory, cache, stage="score") as execute:
-        outcomes = run_jobs(prepared, execute, stage="score", skip_nonfinite=skips)
+    with workplace(prepared, cluster, workers, memory, cache, stage="score") as place:
+        outcomes = run_jobs(
+            prepared, place.execute, stage="score", skip_nonfinite=skips, room=place.room
+        )
     return evaluation_of(fitted, sets, baselines, outcomes)
 
 

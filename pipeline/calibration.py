@@ -1,4 +1,4 @@
-"""What this machine reads and multiplies in a second: from it, plans tell the hours of a pass."""
+"""What this machine reads, sums and multiplies in a second: plans tell hours from it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from pipeline import files
 FILE = "calibration.json"
 FEATURES = 1024
 """Width d of the rows that are multiplied."""
-ROWS = 3920
-"""Rows of a product: 80 images of 49 tokens, 16 MB of float32."""
+IMAGES, TOKENS = 80, 49
+ROWS = IMAGES * TOKENS
+"""Rows of a product: 16 MB of float32."""
 READ_NBYTES = 128 * 2**20
 BUFFER_NBYTES = 16 * 2**20
 PRODUCT_SECONDS = 0.3
+SUM_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,10 @@ class Calibration:
     """Of one BLAS thread forming X'X of float32 rows (n, d): counted as 2 n d^2 per product."""
     float64_flops: float
     """The same of float64 rows."""
+    sum_bytes_per_second: float
+    """Of one thread adding up the float32 tokens (n, t, d) of images in float64."""
+    write_bytes_per_second: float
+    """To disk, flushed: all workers together."""
 
     @classmethod
     def load(cls, directory: Path) -> Calibration | None:
@@ -60,7 +66,9 @@ class Calibration:
 def measure(directory: Path) -> Calibration:
     """Measure the rates in about two seconds, with a file of 128 MiB in ``directory``."""
     with threadpool_limits(1):
-        return Calibration(_read_rate(directory), _flops(np.float32), _flops(np.float64))
+        read_rate, write_rate = _disk_rates(directory)
+        flops = (_flops(np.float32), _flops(np.float64))
+        return Calibration(read_rate, *flops, _sum_rate(), write_rate)
 
 
 def drop_from_memory(path: Path) -> None:
@@ -99,20 +107,25 @@ def product_seconds(rows: int, features: int, dtype: Any, products: int) -> floa
     return time.perf_counter() - began
 
 
-def _read_rate(directory: Path) -> float:
+def _disk_rates(directory: Path) -> tuple[float, float]:
+    """Return the bytes per second of reading a file that is not in memory, and of writing it."""
     directory.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=".calibration-", dir=directory)
     path = Path(name)
     try:
         noise = np.random.default_rng(0).bytes(BUFFER_NBYTES)
+        began = time.perf_counter()
         with os.fdopen(handle, "wb") as file:
             for _ in range(READ_NBYTES // BUFFER_NBYTES):
                 file.write(noise)
+            file.flush()
+            os.fsync(file.fileno())
+        writing = time.perf_counter() - began
         drop_from_memory(path)
         buffer = memoryview(bytearray(BUFFER_NBYTES))
         began = time.perf_counter()
         nbytes = read_through([path], buffer)
-        return nbytes / (time.perf_counter() - began)
+        return nbytes / (time.perf_counter() - began), nbytes / writing
     finally:
         with suppress(OSError):
             path.unlink()
@@ -124,3 +137,12 @@ def _flops(dtype: Any) -> float:
         products *= 2
         seconds = product_seconds(ROWS, FEATURES, dtype, products)
     return 2.0 * ROWS * FEATURES**2 * products / seconds
+
+
+def _sum_rate() -> float:
+    x = np.random.default_rng(0).standard_normal((IMAGES, TOKENS, FEATURES), np.float32)
+    sums, began = 0, time.perf_counter()
+    while (seconds := time.perf_counter() - began) < SUM_SECONDS or not sums:
+        np.sum(x, axis=1, dtype=np.float64)
+        sums += 1
+    return x.nbytes * sums / seconds

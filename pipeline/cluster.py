@@ -19,11 +19,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from pipeline import machine, spawning
 from pipeline.engine import DEFAULTS, Dask, Execute, Finished, Settings, Threads
 from pipeline.errors import ConfigError, CorruptError, FeatfoldError, MissingInputError
+from pipeline.plan import human
 
 SMALL_NBYTES = 4 * 10**9
 """Inputs below this many bytes run on threads."""
@@ -31,6 +30,12 @@ MEMORY_SHARE = 0.8
 """Share of the machine's memory that all workers together may use."""
 WORKERS_SECONDS = 60
 """How long to wait for the first worker of a scheduler."""
+BOOKKEEPING_NBYTES = 12 * 2**20
+"""What a process comes to hold beside arrays while it runs up to 10,000 tasks: mostly logs."""
+IDLE = "pipeline.bench.idle"
+"""Program that prints what a worker holds apart from arrays."""
+IDLE_VERSION = 2
+"""Raised by hand when it measures something else."""
 CLUSTERS = ("auto", "threads", "local")
 
 _SETTINGS = {
@@ -38,6 +43,9 @@ _SETTINGS = {
     "distributed.worker.memory.target": False,
     "distributed.worker.memory.spill": False,
     "distributed.worker.memory.pause": False,
+    # What a plan allows is allowed in full: the default ends a worker at 95 % of it.
+    "distributed.worker.memory.terminate": 1.0,
+    "distributed.admin.low-level-log-length": 100,  # of every worker: 1,000 take megabytes
     "distributed.scheduler.allowed-failures": 2,
     "distributed.scheduler.worker-saturation": 1.0,
     # Products of large blocks hold the interpreter lock for long.
@@ -81,8 +89,8 @@ class Cluster:
     def peak_nbytes(self) -> int:
         """Return the peak resident memory of a worker since it started."""
         if self.client is None:
-            return peak_rss_nbytes() // self.resources.workers
-        peaks: dict[str, int] = self.client.run(peak_rss_nbytes)
+            return machine.peak_rss_nbytes() // self.resources.workers
+        peaks: dict[str, int] = self.client.run(machine.peak_rss_nbytes)
         return max(peaks.values())
 
 
@@ -115,8 +123,8 @@ def settle(
     if kind == "auto":
         small = input_nbytes < SMALL_NBYTES and not dashboard
         kind = "threads" if small else "local"
-        size = f"{input_nbytes / 1e9:.2g} GB of input"
-        why = f"{size}, below {SMALL_NBYTES / 1e9:.0f} GB" if small else size
+        size = f"{human(input_nbytes)} of input"
+        why = f"{size}, below {human(SMALL_NBYTES)}" if small else size
         why = "a dashboard was asked for" if dashboard else why
     else:
         why = "as asked"
@@ -168,12 +176,15 @@ def open_cluster(
         execute = Threads(resources.workers, cache, settings, finished=finished)
         yield Cluster(resources, execute)
         return
-    with _client(resources) as client:
+    from pipeline.store.shared import shared_rows
+
+    here = resources.kind == "local"
+    with shared_rows(cache, here) as shared, _client(resources) as client:
         _greet(client)
         workers = sum(client.nthreads().values())
         yield Cluster(
             replace(resources, workers=workers),
-            Dask(client, cache, settings, finished=finished),
+            Dask(client, cache, settings, finished=finished, shared=shared),
             client.dashboard_link,
             client,
         )
@@ -249,7 +260,7 @@ def _ask(kind: str) -> Resources:
 
 def _means() -> tuple[int, int]:
     """Return the memory that this machine allows, and what this process holds now."""
-    return machine.memory_limit_nbytes(), rss_nbytes()
+    return machine.memory_limit_nbytes(), machine.rss_nbytes()
 
 
 def _address_in(file: Path) -> str:
@@ -305,53 +316,10 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def rss_nbytes() -> int:
-    """Return the resident memory of this process."""
-    return int(psutil.Process().memory_info().rss)
-
-
-def peak_rss_nbytes() -> int:
-    """Return the peak resident memory of this process since it started, or since its reset.
-
-    Read from the kernel's own high-water mark: ``getrusage`` counts the parent's before ``exec``.
-    """
-    status = Path("/proc/self/status")
-    lines = status.read_text().splitlines() if status.exists() else []
-    marks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
-    return marks[0] if marks else rss_nbytes()
-
-
-def reset_peak() -> None:
-    """Start the high-water mark of this process anew, where the kernel allows it."""
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
-# What a worker process holds before any work: its libraries, and the buffers of a first product.
-_MEASURE = """
-from pathlib import Path
-import numpy
-from pipeline.cluster import Resources, open_cluster, peak_rss_nbytes
-
-def warm():
-    import pipeline.evaluation
-    from threadpoolctl import threadpool_limits
-    with threadpool_limits(1):
-        x = numpy.ones((256, 256))
-        numpy.linalg.cholesky(x.T @ x + 256 * numpy.eye(256))
-    return peak_rss_nbytes()
-
-if __name__ == "__main__":
-    resources = Resources("local", 1, 2**31, "")
-    with open_cluster(resources, Path()) as cluster:
-        print(cluster.client.submit(warm).result())
-"""
-
-
 def reserved_nbytes(cache: Path) -> int:
     """Return the memory of a worker process before any work, measured once per environment."""
     names = ("featfold", "numpy", "zarr", "dask", "distributed")
-    key = {name: _version(name) for name in names} | {"python": sys.version, "by": _MEASURE}
+    key = {name: _version(name) for name in names} | {"python": sys.version, "by": IDLE_VERSION}
     record = cache / "reserved.json"
     try:
         known = json.loads(record.read_text())
@@ -359,16 +327,15 @@ def reserved_nbytes(cache: Path) -> int:
         known = {}
     if known.get("environment") == key:
         return int(known["nbytes"])
-    done = subprocess.run(
-        [sys.executable, "-c", _MEASURE], capture_output=True, text=True, check=False
-    )
+    program = [sys.executable, "-m", IDLE]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
     if done.returncode:
         why = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"
         raise FeatfoldError(
             f"a worker process cannot start here: {why}; run featfold doctor, or use "
             "cluster: threads"
         )
-    nbytes = int(done.stdout)
+    nbytes = int(done.stdout) + BOOKKEEPING_NBYTES
     with suppress(OSError):  # a read-only home: measured again next time
         cache.mkdir(parents=True, exist_ok=True)
         record.write_text(json.dumps({"environment": key, "nbytes": nbytes}))

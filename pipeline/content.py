@@ -16,6 +16,7 @@ import typing
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
@@ -26,6 +27,7 @@ from pipeline.errors import ConfigError, CorruptError, MissingInputError
 
 T = TypeVar("T")
 _CLASSES: dict[str, type] = {}
+_MADE_BY_VALUE: set[type] = set()
 
 
 @dataclass_transform(frozen_default=True)
@@ -48,6 +50,7 @@ def value(cls: type[T]) -> type[T]:
         setattr(cls, name, member)
     made = dataclasses.dataclass(frozen=True, eq=False)(cls)
     _CLASSES[_name(made)] = made
+    _MADE_BY_VALUE.add(made)
     return made
 
 
@@ -143,7 +146,11 @@ class Const:
         """Write the bytes to ``directory``, atomically; a file that is there already is kept."""
         path = directory / f"{self.digest}.npy"
         if not path.exists():
-            files.write_whole(path, lambda file: np.save(file, self.array, allow_pickle=False))
+            files.write_whole(
+                path,
+                lambda file: np.save(file, self.array, allow_pickle=False),
+                self.array.nbytes,
+            )
 
 
 _TABLE: weakref.WeakValueDictionary[str, np.ndarray[Any, Any]] = weakref.WeakValueDictionary()
@@ -230,11 +237,33 @@ def digest(entry: Any) -> str:
     known = getattr(entry, "_digest", None)
     if known is not None:
         return str(known)
-    text = json.dumps(to_tree(entry), separators=(",", ":"), sort_keys=True)
-    made = hashlib.sha256(text.encode()).hexdigest()
-    if dataclasses.is_dataclass(entry) and type(entry).__hash__ is not None:
-        object.__setattr__(entry, "_digest", made)
+    if type(entry) not in _MADE_BY_VALUE:
+        return _digest_of_tree(entry)
+    parts = [getattr(entry, name) for name in hints(type(entry))]
+    simple = all(isinstance(part, _SIMPLE) or type(part) in _MADE_BY_VALUE for part in parts)
+    made = _digest_of_value(type(entry), *parts) if simple else _digest_of_tree(entry)
+    object.__setattr__(entry, "_digest", made)
     return made
+
+
+_SIMPLE = (str, int, types.NoneType, Const)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _digest_of_value(cls: type, *parts: Any) -> str:
+    """Return the digest of the value of ``cls`` with these fields.
+
+    Statistics ask for views by making them, for every chunk again; most have been seen before.
+    """
+    made = cls.__new__(cls)
+    for name, part in zip(hints(cls), parts, strict=True):
+        object.__setattr__(made, name, part)
+    return _digest_of_tree(made)
+
+
+def _digest_of_tree(entry: Any) -> str:
+    text = json.dumps(to_tree(entry), separators=(",", ":"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def constants_in(entry: Any) -> Iterator[Const]:

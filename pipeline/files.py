@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
 import time
 import uuid
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,38 +19,72 @@ from pipeline.errors import FeatfoldError
 
 _ENDING = ".partial"
 _OLD_SECONDS = 86_400.0
-"""Age at which an unfinished file counts as left behind, whoever wrote it."""
+"""Age at which an unfinished file from another machine counts as left behind."""
+_CLOCKS_SECONDS = 60.0
+"""How far the clocks of processes and of a file system may be apart."""
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], None]) -> None:
+def write_whole(
+    path: Path,
+    write: Callable[[BinaryIO], object],
+    nbytes: int = 0,
+    remedy: str = "name another directory with --cache",
+) -> None:
     """Write a file so that, whatever happens, it is either missing or complete under its name.
 
     The bytes reach the disk before the name does, and the name before this returns. Raises
-    :class:`FeatfoldError` where the disk is full or cannot be written to.
+    :class:`FeatfoldError` where the disk is full or cannot be written to; ``nbytes`` and
+    ``remedy`` are for its message.
     """
-    partial = path.with_name(f".{path.name}.{_writer()}-{uuid.uuid4().hex[:8]}{_ENDING}")
+    with told(path.name, path.parent, nbytes, remedy):
+        partial = path.with_name(unfinished(path.name))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+            sync(path.parent)
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+def unfinished(name: str) -> str:
+    """Return a name, for a file or folder, that :func:`sweep` removes once this process ended."""
+    return f".{name}.{_writer()}-{uuid.uuid4().hex[:8]}{_ENDING}"
+
+
+@contextmanager
+def told(what: str, directory: Path, nbytes: int, remedy: str) -> Iterator[None]:
+    """Make one clear :class:`FeatfoldError` of a disk that is full, or cannot be written to."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        sync(path.parent)
+        yield
+    except FeatfoldError:
+        raise
     except OSError as error:
-        raise FeatfoldError(_why(path, error)) from error
-    finally:
-        with suppress(OSError):
-            partial.unlink(missing_ok=True)
+        raise FeatfoldError(_why(what, directory, nbytes, remedy, error)) from error
 
 
-def _why(path: Path, error: OSError) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+def _why(what: str, directory: Path, nbytes: int, remedy: str, error: OSError) -> str:
+    free_nbytes = _free_nbytes(directory)
+    short = error.errno is None and free_nbytes < nbytes  # numpy's own error has no number
+    if short or error.errno in (errno.ENOSPC, errno.EDQUOT):
+        need = f"{nbytes:,} bytes are needed, " if nbytes else ""
         return (
-            f"the disk of {path.parent} is full: {path.name} could not be written; free space, or "
-            "name another directory with --cache; run the same again to go on from here"
+            f"the disk of {directory} is full: {what} could not be written ({need}"
+            f"{free_nbytes:,} are free); free space, or {remedy}; then run the same again, which "
+            "goes on from here"
         )
-    return f"{path} cannot be written ({error}); name another directory with --cache"
+    return f"{directory / what} cannot be written ({error}); {remedy}"
+
+
+def _free_nbytes(directory: Path) -> int:
+    """Return the free bytes of the disk that holds a directory, which may not be there yet."""
+    while not directory.exists() and directory != directory.parent:
+        directory = directory.parent
+    return shutil.disk_usage(directory).free
 
 
 def sync(path: Path) -> None:
@@ -62,11 +97,22 @@ def sync(path: Path) -> None:
 
 
 def sweep(directory: Path) -> None:
-    """Remove the unfinished files of writers that are gone, in ``directory`` and below it."""
-    for stray in directory.rglob(f".*{_ENDING}"):
-        with suppress(OSError, ValueError):
-            if _abandoned(stray):
-                stray.unlink(missing_ok=True)
+    """Remove the unfinished files and folders of processes that are gone, wherever below."""
+    for folder, folders, names in os.walk(directory):  # others may remove theirs meanwhile
+        for name in [name for name in (*folders, *names) if _is_unfinished(name)]:
+            stray = Path(folder, name)
+            with suppress(OSError, ValueError):
+                if not _abandoned(stray):
+                    continue
+                if name in folders:
+                    shutil.rmtree(stray)
+                else:
+                    stray.unlink(missing_ok=True)
+        folders[:] = [name for name in folders if not _is_unfinished(name)]
+
+
+def _is_unfinished(name: str) -> bool:
+    return name.startswith(".") and name.endswith(_ENDING)
 
 
 def _writer() -> str:
@@ -77,6 +123,19 @@ def _abandoned(stray: Path) -> bool:
     """Tell whether the writer that a file names has ended: by its process here, or by age."""
     writer, _, _ = stray.name.removesuffix(_ENDING).rpartition("-")
     host, _, process = writer.rpartition("-")
-    if host.endswith(f".{socket.gethostname()}") and not psutil.pid_exists(int(process)):
+    written = stray.stat().st_mtime
+    if host.endswith(f".{socket.gethostname()}"):
+        return not _runs_since(int(process), written)
+    return time.time() - written > _OLD_SECONDS
+
+
+def _runs_since(process: int, moment: float) -> bool:
+    """Tell whether a process runs that did so at a moment; a later one may have its number."""
+    if not psutil.pid_exists(process):
+        return False
+    try:
+        found = psutil.Process(process)
+        dead = found.status() == psutil.STATUS_ZOMBIE  # orphans stay such where nobody reaps them
+        return not dead and found.create_time() <= moment + _CLOCKS_SECONDS
+    except psutil.Error:  # somebody else's, whom this process may not look at
         return True
-    return time.time() - stray.stat().st_mtime > _OLD_SECONDS

@@ -7,6 +7,7 @@ any sum; views give the same bits for a row whatever rows come with it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from pipeline.errors import DataError, FeatfoldError
 from pipeline.gather import gathers
 from pipeline.procedure import Rows
 from pipeline.statistics import Statistic
-from pipeline.views import Both, Every, Finite, View
+from pipeline.views import Both, Every, Finite, Tokens, View
 
 AnyStatistic = Statistic[Any, Any]
 Output = np.ndarray[Any, Any] | Path
@@ -29,6 +30,8 @@ Output = np.ndarray[Any, Any] | Path
 
 GRAIN_NBYTES = 16 * 2**20
 """Bytes of views that a grain aims at: large enough for fast products, small beside a block."""
+TOKENS_GRAIN_NBYTES = 32 * 2**20
+"""The same for tokens, whose grains are multiplied where they were read."""
 GRAIN_ROWS_LIMIT = 65_536
 
 
@@ -50,14 +53,19 @@ class Partial:
 
 
 def grain_rows(statistic: AnyStatistic, schema: Schema) -> int:
-    """Return the rows of a grain of a statistic: a power of two near ``GRAIN_NBYTES`` of views."""
-    row_nbytes = sum(_row_nbytes(view, schema) for view in statistic.views)
-    rows = max(1, GRAIN_NBYTES // max(1, row_nbytes))
-    return min(GRAIN_ROWS_LIMIT, 1 << (rows.bit_length() - 1))
+    """Return the rows of a grain of a statistic: the power of two nearest the bytes aimed at."""
+    tokens = any(isinstance(view, Tokens) for view in statistic.views)
+    nbytes = sum(row_nbytes(view, schema) for view in statistic.views)
+    rows = max(1, (TOKENS_GRAIN_NBYTES if tokens else GRAIN_NBYTES) // max(1, nbytes))
+    return min(GRAIN_ROWS_LIMIT, 1 << round(math.log2(rows)))
 
 
-def _row_nbytes(view: View, schema: Schema) -> int:
-    return 8 * int(np.prod(view.shape(schema), dtype=np.int64))
+def row_nbytes(view: View, schema: Schema) -> int:
+    """Return the bytes of one row of a view."""
+    values = int(np.prod(view.shape(schema), dtype=np.int64))
+    if isinstance(view, Tokens):  # the one view of floats that may be narrower than float64
+        return values * max(4, schema.spec(view.field).memory_dtype.itemsize)
+    return values * 8
 
 
 def fold(
@@ -78,10 +86,12 @@ def fold(
     """
     arena = Arena()
     folds = [_Fold(statistic, split.schema, place) for statistic in statistics]
-    gathered = gathers(folds, split.schema, arena, block.rows)
+    gathered = gathers(folds, split.schema, arena, block)
     outputs = [_Output(request, block) for request in rows]
     read_nbytes = 0
-    step_rows = step_of(split, shrink) if shrink else None
+    step_rows = step_of(split, statistics, shrink)
+    if step_rows == split.chunk_rows:
+        step_rows = None
     for chunk in split.read(block, fields_read(split, statistics, rows), step_rows):
         read_nbytes += arrays.nbytes(chunk.arrays)
         chunk.move(place, arena)
@@ -123,9 +133,16 @@ class _Output:
         self.array[start : start + chunk.rows] = rows
 
 
-def step_of(split: Split, shrink: int) -> int:
-    """Return the rows that are read at once: a chunk, halved ``shrink`` times."""
-    return max(1, split.chunk_rows >> shrink)
+def step_of(split: Split, statistics: Sequence[AnyStatistic], shrink: int) -> int:
+    """Return the rows that are read at once: about a chunk, halved ``shrink`` times.
+
+    Where a grain is not much longer than a chunk, whole grains are read: nothing waits in a copy.
+    """
+    rows = split.chunk_rows
+    grain = min((grain_rows(statistic, split.schema) for statistic in statistics), default=rows)
+    if grain <= 2 * rows:
+        rows = max(grain, rows - rows % grain)
+    return max(1, rows >> shrink)
 
 
 def fields_read(

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from pipeline import arrays
 from pipeline.arrays import Array
-from pipeline.chunk import Arena, Chunk, Schema
+from pipeline.chunk import Arena, Block, Chunk, Schema
 from pipeline.views import View
 
 
@@ -36,12 +36,16 @@ class Taker(Protocol):
 class Gather:
     """Cuts the views of chunks into grains for those whose grains have the same rows.
 
-    A grain that lies within one chunk is handed on as it is. Rows that wait for the next chunk are
-    copied, as the memory of a chunk is valid only until then.
+    A grain that lies within one chunk is handed on as it is; the last one of a block may be
+    shorter. Rows that wait for the next chunk are copied, as the memory of a chunk is valid only
+    until then.
     """
 
-    def __init__(self, grain: int, takers: Sequence[Taker], schema: Schema, arena: Arena) -> None:
+    def __init__(
+        self, grain: int, takers: Sequence[Taker], schema: Schema, arena: Arena, end: int
+    ) -> None:
         self.grain, self.takers, self.schema, self.arena = grain, takers, schema, arena
+        self.end = end
         self.views = tuple(dict.fromkeys(view for taker in takers for view in taker.views))
         self.buffers: dict[View, Array] = {}
         self.held = self.start = 0
@@ -57,8 +61,9 @@ class Gather:
                 self.start = chunk.start + taken
             stop = min(chunk.rows, taken + self.grain - self.held)
             pieces = {view: array[taken:stop, ...] for view, array in views.items()}
-            if stop - taken == self.grain:
-                self._hand_on(pieces, self.grain)
+            ends = stop - taken == self.grain or chunk.start + stop == self.end
+            if ends and not self.held:
+                self._hand_on(pieces, stop - taken)
             else:
                 self._hold(pieces, stop - taken)
             taken = stop
@@ -90,9 +95,11 @@ class Gather:
             taker.absorb(grain)
 
 
-def gathers(takers: Sequence[Taker], schema: Schema, arena: Arena, rows: int) -> list[Gather]:
-    """Return a gather for each length of grain, none longer than the ``rows`` of the block."""
+def gathers(takers: Sequence[Taker], schema: Schema, arena: Arena, block: Block) -> list[Gather]:
+    """Return a gather for each length of grain, none longer than the block."""
     by_grain: dict[int, list[Taker]] = {}
     for taker in takers:
-        by_grain.setdefault(min(taker.grain, max(rows, 1)), []).append(taker)
-    return [Gather(grain, members, schema, arena) for grain, members in by_grain.items()]
+        by_grain.setdefault(min(taker.grain, max(block.rows, 1)), []).append(taker)
+    return [
+        Gather(grain, members, schema, arena, block.stop) for grain, members in by_grain.items()
+    ]

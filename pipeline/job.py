@@ -14,23 +14,33 @@ from urllib.parse import quote
 
 from pipeline import api, files, locks, report, stopping
 from pipeline.chunk import Block, Split
-from pipeline.cluster import open_cluster, parse_nbytes, reset_peak
+from pipeline.cluster import open_cluster, parse_nbytes
 from pipeline.config import JobConfig, load
 from pipeline.content import digest
 from pipeline.engine import PARTIALS, Execute, Settings, Trace, pending, run_jobs
-from pipeline.errors import ConfigError, MissingInputError
+from pipeline.errors import ConfigError
 from pipeline.evaluation import Evaluation
 from pipeline.facts import Facts
 from pipeline.fill import Progress, fill
 from pipeline.fold import Partial
 from pipeline.inputs import cache_directory
+from pipeline.machine import reset_peak
 from pipeline.partials import Partials
 from pipeline.plan import Pass, Work
-from pipeline.planning import TEST_LABELS, TRAIN_LABELS, Planned, Prepared, plan_of
+from pipeline.planning import (
+    LATEST,
+    TEST_LABELS,
+    TRAIN_LABELS,
+    Planned,
+    Prepared,
+    earlier_run,
+    family_of,
+    plan_of,
+)
 from pipeline.planning import plan as plan
 from pipeline.workplace import pinned_to
 
-SCORES, LATEST = "scores", "LATEST"
+SCORES = "scores"
 
 
 class Silent:
@@ -81,20 +91,21 @@ def run(
     began = time.perf_counter()
     fill(config, told)
     prepared = Prepared(config)
-    planned = plan_of(config, prepared)
+    earlier = earlier_run(config, pin)
+    planned = plan_of(config, prepared, earlier)
     planned.check()
     with _alone(config, part) as held:
-        return _run(config, prepared, planned, command, told, part, pin, held, began)
+        return _run(config, prepared, planned, command, told, part, earlier, held, began)
 
 
 @contextmanager
 def _alone(config: JobConfig, part: tuple[int, int] | None) -> Iterator[locks.Held]:
     """Hold the outputs of a job."""
     try:
-        _family(config).mkdir(parents=True, exist_ok=True)
+        family_of(config).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"report.directory: no run can be written there ({error})") from error
-    with locks.hold_family(_family(config), part) as held:
+    with locks.hold_family(family_of(config), part) as held:
         yield held
 
 
@@ -105,7 +116,7 @@ def _run(
     command: str,
     told: Progress,
     part: tuple[int, int] | None,
-    pin: str | Path | None,
+    earlier: api.Fitted | None,
     held: locks.Held,
     began: float,
 ) -> Done:
@@ -118,7 +129,6 @@ def _run(
     trace = Trace()
     reset_peak()
     settings = replace(planned.settings, part=part)
-    earlier = _earlier(config, pin)
     pinned = pinned_to(earlier.turns, cache, config.store) if earlier else None
     with (
         stopping.heeded(),
@@ -129,12 +139,17 @@ def _run(
             told.say(f"dashboard: {cluster.dashboard_url}")
         execute = _told(cluster.execute, told, settings, cache)
         skips = config.nonfinite == "skip"
-        outcomes = run_jobs(prepared.fits, execute, skip_nonfinite=skips, trace=trace, pin=pinned)
+        outcomes = run_jobs(
+            prepared.fits, execute, skip_nonfinite=skips, trace=trace, pin=pinned,
+            room=planned.room,
+        )  # fmt: skip
         fitted = api.members_of(config.detectors, prepared.fits, outcomes, trace)
         directory = _run_directory(config)  # nothing is left of a run that ends before
         fitted.save(directory / "detectors")
         jobs = prepared.evaluations(fitted)
-        outcomes |= run_jobs(jobs, execute, stage="score", skip_nonfinite=skips, trace=trace)
+        outcomes |= run_jobs(
+            jobs, execute, stage="score", skip_nonfinite=skips, trace=trace, room=planned.room
+        )
         measured = cluster.peak_nbytes()
         resources = cluster.resources
     if config.resources.cache_limit is not None:
@@ -185,16 +200,11 @@ def _file_scores(found: Evaluation, directory: Path) -> None:
             table.save(directory / split / f"{quote(detector, safe=' ()=,')}.npy")
 
 
-def _family(config: JobConfig) -> Path:
-    """Return the directory of all runs of a job: one of them is on its way at a time."""
-    return Path(config.report.directory) / config.name
-
-
 def _run_directory(config: JobConfig) -> Path:
     """Make the directory of a new run, ``DIRECTORY/NAME/UTC-HASH``."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     name = f"{stamp}-{digest(config.resolved())[:8]}"
-    family = _family(config)
+    family = family_of(config)
     twins = 0
     while True:  # runs that start within one second get a number
         twins += 1
@@ -206,18 +216,6 @@ def _run_directory(config: JobConfig) -> Path:
         except OSError as error:
             raise ConfigError(f"report.directory: no run can be written there ({error})") from error
         return directory
-
-
-def _earlier(config: JobConfig, pin: str | Path | None) -> api.Fitted | None:
-    """Return the detectors of the run that this one is pinned to."""
-    if pin is None:
-        return None
-    family = _family(config)
-    if str(pin) != LATEST:
-        return api.Fitted.load(Path(pin) / "detectors")
-    if not (family / LATEST).is_file():
-        raise MissingInputError(f"{family} holds no finished run to pin this one to")
-    return api.Fitted.load(family / (family / LATEST).read_text().strip() / "detectors")
 
 
 def _write_latest(directory: Path) -> None:

@@ -76,7 +76,7 @@ def whiten(
     return _whiten(Const(covariance), how, ridge, products)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _whiten(constant: Const, how: str, ridge: float, products: str) -> Whitening:
     covariance = constant.array
     if how == "pinvh":

@@ -64,7 +64,8 @@ def hold(path: Path, what: str, timeout_seconds: float = 0.0) -> Iterator[Held]:
             handle, leased = _acquire(path)
         except OSError as error:
             raise FeatfoldError(
-                f"{what}: {path.parent} cannot be written to, no lock file {path} ({error})"
+                f"{what}: {path.parent} cannot be written to, no lock file {path} ({error}); make "
+                "it writable or free space, then run the same again"
             ) from error
         if handle is not None:
             break
@@ -142,12 +143,11 @@ def _acquire(path: Path) -> tuple[int | None, bool]:
     except BlockingIOError:
         pass
     except OSError as error:
-        nobodys = not os.fstat(handle).st_size
+        if not os.fstat(handle).st_size:  # nobody's, or this one's that found no room
+            path.unlink(missing_ok=True)
         os.close(handle)
         if error.errno not in _REFUSED:
             raise
-        if nobodys:
-            path.unlink(missing_ok=True)
         return _take_lease(_lease(path)), True
     os.close(handle)
     return None, False

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -20,6 +22,12 @@ def memory_limit_nbytes(process: Path = Path("/proc/self")) -> int:
     """
     limits = [_limit(group / name) for group, names in _groups(process) for name in names]
     return min([int(psutil.virtual_memory().total), *(x for x in limits if x is not None)])
+
+
+def give_back() -> None:
+    """Hand memory that was freed back to the system, where the C library would keep it."""
+    with suppress(OSError, AttributeError):  # another C library than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _limit(file: Path) -> int | None:
@@ -76,3 +84,25 @@ def _lines(file: Path) -> list[str]:
         return file.read_text().splitlines()
     except OSError:  # no Linux
         return []
+
+
+def rss_nbytes() -> int:
+    """Return the resident memory of this process."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_rss_nbytes() -> int:
+    """Return the peak resident memory of this process since it started, or since its reset.
+
+    Read from the kernel's own high-water mark: ``getrusage`` counts the parent's before ``exec``.
+    """
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    marks = [int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")]
+    return marks[0] if marks else rss_nbytes()
+
+
+def reset_peak() -> None:
+    """Start the high-water mark of this process anew, where the kernel allows it."""
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")

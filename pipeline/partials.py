@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import sys
 import zipfile
@@ -27,7 +28,7 @@ from pipeline.chunk import IS_OOD, Split
 from pipeline.content import digest
 from pipeline.errors import ConfigError, DamagedPartialError, FeatfoldError
 
-NUMBERS = 2
+NUMBERS = 3
 """Raised by hand when the engine's own arithmetic (grains, the merge tree) changes its bits."""
 FAN_IN = 8
 """Siblings that make a node of the merge tree."""
@@ -112,7 +113,7 @@ class Partials:
             np.savez(file, allow_pickle=False, **{_HEAD: text}, **named)
 
         path = self.path(key, node)
-        files.write_whole(path, write)
+        files.write_whole(path, write, sum(array.nbytes for array in leaves))
         return path
 
     def get(self, key: str, node: str) -> Kept:
@@ -190,15 +191,20 @@ class RowTable:
         """Write all rows as one npy file, a block at a time."""
         rows = sum(len(part) for part in self)
         first = next(iter(self))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        joined = np.lib.format.open_memmap(
-            path, mode="w+", dtype=first.dtype, shape=(rows, *first.shape[1:])
-        )
-        start = 0
-        for part in self:
-            joined[start : start + len(part)] = part
-            start += len(part)
-        joined.flush()
+        shape = (rows, *first.shape[1:])
+        head = {
+            "descr": np.lib.format.dtype_to_descr(first.dtype),
+            "fortran_order": False,
+            "shape": shape,
+        }
+
+        def write(file: BinaryIO) -> None:
+            np.lib.format.write_array_header_1_0(file, head)
+            for part in self:  # not into mapped memory: a full disk would end this process
+                file.write(np.ascontiguousarray(part).data)
+
+        nbytes = first.dtype.itemsize * math.prod(shape)
+        files.write_whole(path, write, nbytes, "name another directory for the runs")
 
 
 def _flatten(tree: Any, leaves: list[np.ndarray[Any, Any]]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,21 +10,48 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import api
+from pipeline.calibration import Calibration, measure
 from pipeline.chunk import ArraySpec, Split
 from pipeline.cluster import Resources, parse_nbytes, settle
 from pipeline.config import JobConfig
-from pipeline.engine import PARTIALS, Job, Settings, Trace, pending, rehearse, replay
+from pipeline.engine import (
+    PARTIALS,
+    Job,
+    Known,
+    Settings,
+    Trace,
+    known,
+    nothing_known,
+    pending_in_turn,
+    rehearse,
+)
 from pipeline.errors import MissingInputError
 from pipeline.evaluation import Evaluation, LabelCounts, Sets
 from pipeline.facts import pass_facts
 from pipeline.heads import Head
 from pipeline.inputs import cache_directory, choose_head
+from pipeline.machine import memory_limit_nbytes
 from pipeline.partials import Partials
-from pipeline.plan import Pass, Pending, Projection, check, explain
+from pipeline.plan import (
+    Pass,
+    Pending,
+    Projection,
+    Room,
+    Span,
+    check,
+    check_client,
+    explain,
+    forecast,
+    human,
+    parts_of,
+    summary,
+    wrapped,
+)
 from pipeline.procedure import TRAIN
 from pipeline.store import DeclaredSplit, Store
-from pipeline.workplace import projected
+from pipeline.workplace import client_of, pinned_to, projected, room_of
 
+LATEST = "LATEST"
 TRAIN_LABELS, TEST_LABELS = "labels of the fit split", "labels of the test split"
 
 
@@ -112,7 +140,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Planned:
-    """What a job will read and hold; nothing was read for it."""
+    """What a job will read, hold and take; nothing was read for it."""
 
     passes: Sequence[Pass]
     projections: Sequence[Projection]
@@ -120,48 +148,80 @@ class Planned:
     """What is left to read of each pass; what depends on unknown results is counted whole."""
     resources: Resources
     settings: Settings
+    room: Room
+    """What a worker may hold: larger states are cut into stripes."""
+    client: Projection
+    client_allowed_nbytes: int
 
-    def explain(self) -> str:
-        """Return the table that ``featfold plan`` prints."""
+    def explain(self, rates: Calibration | None = None) -> str:
+        """Return the table that ``featfold plan`` prints, with hours where rates are known."""
         resources = self.resources
-        return "\n".join(
-            [
-                f"runs on {resources.label} ({resources.why})",
-                explain(self.passes, self.projections, self.pending, resources.allowed_nbytes),
-            ]
-        )
+        spans = self.spans(rates)
+        lines = [
+            explain(self.passes, self.projections, self.pending, resources.allowed_nbytes, spans),
+            summary(self.passes, self.pending, spans),
+            f"client: projected {human(self.client.nbytes)} of {human(self.client_allowed_nbytes)} "
+            f"left to it: {parts_of(self.client)}",
+        ]
+        return wrapped([f"runs on {resources.label} ({resources.why})", *lines])
+
+    def spans(self, rates: Calibration | None) -> list[Span]:
+        """Return the time of each pass by the rates of a machine; none without rates."""
+        if rates is None:
+            return []
+        memory = memory_limit_nbytes()
+        return [
+            forecast(pass_, left, rates, self.resources.workers, memory)
+            for pass_, left in zip(self.passes, self.pending, strict=True)
+        ]
 
     def check(self) -> None:
-        """Raise :class:`~pipeline.errors.BudgetError` if a worker could not hold a pass."""
+        """Raise :class:`~pipeline.errors.BudgetError` if a worker or the client would hold more."""
         check(self.passes, self.projections, self.resources.allowed_nbytes)
+        check_client(self.client, self.client_allowed_nbytes)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, rates: Calibration | None = None) -> dict[str, Any]:
         """Return the plan as JSON values."""
+        spans: Sequence[Span | None] = self.spans(rates) or [None] * len(self.passes)
         passes = [
             pass_facts(pass_, 0.0)
             | {
+                "tasks": pass_.tasks,
+                "stripe": list(pass_.turn),
                 "blocks_to_read": left.blocks,
                 "nbytes_to_read": left.read_nbytes,
                 "partials_nbytes": left.partials_nbytes,
+                "copies_nbytes": left.copies_nbytes,
+                "outputs_nbytes": left.outputs_nbytes,
                 "projected_nbytes": projection.nbytes,
                 "parts": {part.name: part.nbytes for part in projection.parts},
+                "seconds_expected": span and [span.least_seconds, span.most_seconds],
             }
-            for pass_, projection, left in zip(
-                self.passes, self.projections, self.pending, strict=True
+            for pass_, projection, left, span in zip(
+                self.passes, self.projections, self.pending, spans, strict=True
             )
         ]
         return {
             "cluster": self.resources.label,
             "workers": self.resources.workers,
             "allowed_nbytes": self.resources.allowed_nbytes,
+            "client": {
+                "projected_nbytes": self.client.nbytes,
+                "allowed_nbytes": self.client_allowed_nbytes,
+                "parts": {part.name: part.nbytes for part in self.client.parts},
+            },
             "passes": passes,
         }
 
 
-def plan(config: JobConfig) -> Planned:
+def plan(
+    config: JobConfig, *, pin: str | Path | None = None, synthetic: Split | None = None
+) -> Planned:
     """Return the plan of a job over its stored splits, or over those it declares; reads nothing.
 
-    The procedures are rehearsed on synthetic rows of the same shape.
+    The procedures are rehearsed on synthetic rows of the same shape. ``pin`` is the directory of an
+    earlier run, or ``LATEST``. ``synthetic`` stands for the split that detectors are fitted on,
+    and then nothing is evaluated.
     """
     declared = {
         name: DeclaredSplit.of(
@@ -172,33 +232,42 @@ def plan(config: JobConfig) -> Planned:
         )
         for name, given in config.declare.items()
     }
-    return plan_of(config, Prepared(config, declared))
+    if synthetic is not None:
+        config = config.model_copy(update={"evaluate": None})
+    opened = {} if synthetic is None else {config.fit.split: synthetic}
+    return plan_of(config, Prepared(config, declared, opened), earlier_run(config, pin))
 
 
-def plan_of(config: JobConfig, prepared: Prepared) -> Planned:
+def plan_of(config: JobConfig, prepared: Prepared, earlier: api.Fitted | None = None) -> Planned:
     """Rehearse the job on made-up rows, and look up what earlier runs have left of it.
 
     What a pass asks for may depend on the results of an earlier one: these are known where every
-    partial of that one is there, and made up elsewhere.
+    partial of that one is there or it is pinned, and made up elsewhere.
     """
     cache = cache_directory(config.resources.cache, config.store)
+    pin = pinned_to(earlier.turns, cache, config.store) if earlier else None
     skips = config.nonfinite == "skip"
-    passes, outcomes = rehearse(prepared.fits, skip_nonfinite=skips)
-    done, unfinished, known = replay(prepared.fits, Settings(), cache, skip_nonfinite=skips)
-    fitting = [*done, *([unfinished] if unfinished else [])]
-    fitting += passes[len(fitting) :]
-    fitted = api.members_of(config.detectors, prepared.fits, known or outcomes, Trace(passes))
-    evaluations = prepared.evaluations(fitted)
-    every = [*fitting]
-    if evaluations:
-        every += rehearse(evaluations, stage="score", skip_nonfinite=skips)[0]
+
+    def passes_of(known: Known, room: Room | None) -> list[Pass]:
+        fitting, outcomes = rehearse(
+            prepared.fits, skip_nonfinite=skips, known=known, pin=pin, room=room
+        )
+        fitted = api.members_of(config.detectors, prepared.fits, outcomes, Trace(fitting))
+        jobs = prepared.evaluations(fitted)
+        return fitting + (rehearse(jobs, stage="score", skip_nonfinite=skips, room=room)[0]
+                          if jobs else [])  # fmt: skip
+
     wanted = config.resources
-    largest = max((pass_.read_nbytes for pass_ in every), default=0)
+    sketch = passes_of(nothing_known, None)
+    largest = max((pass_.read_nbytes for pass_ in sketch), default=0)
     resources = settle(wanted.cluster, wanted.workers, wanted.memory, largest, wanted.dashboard)
-    projections, shrink = projected(every, resources)
-    settings = _within(wanted.cache_limit, Settings(shrink), every, cache)
-    left = [pending(pass_, settings, cache) for pass_ in every]
-    return Planned(every, projections, left, resources, settings)
+    room = room_of(resources)
+    passes = passes_of(known(Settings(), cache), room)
+    projections, shrink = projected(passes, resources)
+    settings = _within(wanted.cache_limit, Settings(shrink), passes, cache)
+    left = pending_in_turn(passes, settings, cache)
+    client = client_of(passes, projections, resources)
+    return Planned(passes, projections, left, resources, settings, room, *client)
 
 
 def _within(
@@ -207,6 +276,40 @@ def _within(
     """Return settings that drop merged partials where the cache would outgrow its limit."""
     if limit is None:
         return settings
-    growth = sum(pending(pass_, settings, cache).partials_nbytes for pass_ in passes)
+    growth = sum(left.disk_nbytes for left in pending_in_turn(passes, settings, cache))
     there = Partials(cache / PARTIALS).nbytes()
     return replace(settings, thin=there + growth > parse_nbytes(limit))
+
+
+def family_of(config: JobConfig) -> Path:
+    """Return the directory of all runs of a job: one of them is on its way at a time."""
+    return Path(config.report.directory) / config.name
+
+
+def earlier_run(config: JobConfig, pin: str | Path | None) -> api.Fitted | None:
+    """Return the detectors of the run that a job is pinned to: a directory, or ``LATEST``."""
+    if pin is None:
+        return None
+    family = family_of(config)
+    if str(pin) != LATEST:
+        return api.Fitted.load(Path(pin) / "detectors")
+    if not (family / LATEST).is_file():
+        raise MissingInputError(f"{family} holds no finished run to pin this one to")
+    return api.Fitted.load(family / (family / LATEST).read_text().strip() / "detectors")
+
+
+def rates_of(config: JobConfig) -> Calibration | None:
+    """Return what this machine reads, sums and multiplies in a second; measured once, and kept.
+
+    None where it cannot be measured: a disk that is full, or may not be written to.
+    """
+    home = cache_directory(None)
+    rates = Calibration.load(home)
+    if rates is None:
+        beside = Path(config.store).absolute().parent
+        try:
+            rates = measure(beside if os.access(beside, os.W_OK) else home)
+            rates.save(home)
+        except OSError:
+            return rates
+    return rates

@@ -12,8 +12,11 @@ import numpy as np
 from pipeline.chunk import Block, Chunk, Schema, Split
 
 ROWS = 64
+"""Rows that are made up at a time."""
 CLASSES = 8
-"""Labels in use: few, so that every class in use has several rows."""
+"""Classes of the first rows: few, so that several rows vary about the mean of one."""
+CLASSES_LIMIT = 4096
+"""Classes that have a row: what is fitted of each is then as large as it will be."""
 SEPARATION = 5.0
 
 
@@ -25,10 +28,13 @@ class SyntheticSplit:
     is_ood: bool = False
 
     @classmethod
-    def of(cls, split: Split) -> SyntheticSplit:
-        """Return made-up rows that look like those of ``split``."""
+    def of(cls, split: Split, *, every_class: bool = False) -> SyntheticSplit:
+        """Return made-up rows that look like those of ``split``; at wish, some of every class."""
         schema = split.schema
-        return cls(Schema(ROWS, schema.classes, schema.arrays, schema.split), split.is_ood)
+        absent = every_class and schema.classes > CLASSES
+        further = min(schema.classes, CLASSES_LIMIT) if absent else 0
+        rows = ROWS * (1 + -(-further // ROWS))
+        return cls(Schema(rows, schema.classes, schema.arrays, schema.split), split.is_ood)
 
     @property
     def name(self) -> str:
@@ -40,7 +46,7 @@ class SyntheticSplit:
 
     @property
     def chunk_rows(self) -> int:
-        return self.schema.rows
+        return ROWS
 
     def only(self, block: Block) -> SyntheticSplit:
         """Return what a worker needs to read ``block``."""
@@ -49,19 +55,22 @@ class SyntheticSplit:
     def read(
         self, block: Block, fields: frozenset[str], step_rows: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the rows, made up once, as one chunk or step by step."""
+        """Yield the rows; further ones are the first ones again, with other labels."""
+        step = min(step_rows or ROWS, ROWS)
         contents = {name: self._array(name) for name in sorted(fields)}
-        for start in range(0, self.schema.rows, step_rows or self.schema.rows):
-            part = slice(start, start + (step_rows or self.schema.rows))
-            cut = {name: array[part] for name, array in contents.items()}
-            rows = min(part.stop, self.schema.rows) - start
-            yield Chunk(self.schema, start, rows, cut, is_ood=self.is_ood)
+        for start in range(0, self.schema.rows, ROWS):
+            if start and "labels" in contents and not self._unlabelled:
+                contents["labels"] = (start - ROWS + np.arange(ROWS)) % self.schema.classes
+            for first in range(0, ROWS, step):
+                cut = {name: array[first : first + step] for name, array in contents.items()}
+                rows = min(step, ROWS - first)
+                yield Chunk(self.schema, start + first, rows, cut, is_ood=self.is_ood)
 
     def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
-        """Return the bytes of all rows, and of the random values they are made of."""
+        """Return the bytes of the rows of a chunk, and of the random values they are made of."""
         specs = [self.schema.arrays[name] for name in self.schema.touched(fields)]
         values = sum(math.prod(spec.shape) for spec in specs)
-        return 2 * 8 * self.schema.rows * values
+        return 2 * 8 * ROWS * values
 
     def identity(self, block: Block, fields: frozenset[str]) -> str | None:
         """Return None: nothing is stored."""
@@ -71,21 +80,24 @@ class SyntheticSplit:
         """Made-up rows have the checksum of their schema: none."""
         return dict.fromkeys(fields, "synthetic")
 
+    @property
+    def _unlabelled(self) -> bool:
+        return self.is_ood or self.schema.classes < 1
+
     def _array(self, name: str) -> np.ndarray[Any, Any]:
+        """Return the first rows of an array."""
         spec = self.schema.arrays[name]
-        rows = self.schema.rows
-        labels = np.arange(rows) % max(1, min(CLASSES, self.schema.classes))
+        labels = np.arange(ROWS) % max(1, min(CLASSES, self.schema.classes))
         if name == "labels":
-            unlabelled = self.is_ood or self.schema.classes < 1
-            return np.full(rows, -1) if unlabelled else labels
+            return np.full(ROWS, -1) if self._unlabelled else labels
         random = np.random.default_rng(len(name))
         if name == "mask" or not (spec.shape or spec.memory_dtype.kind == "f"):
-            return np.ones((rows, *spec.shape), spec.memory_dtype)
-        values = random.standard_normal((rows, *spec.shape))
+            return np.ones((ROWS, *spec.shape), spec.memory_dtype)
+        values = random.standard_normal((ROWS, *spec.shape))
         if spec.memory_dtype.kind == "b":
             return values > 0
         if spec.shape:
-            values[np.arange(rows), ..., labels % spec.shape[-1]] += SEPARATION
+            values[np.arange(ROWS), ..., labels % spec.shape[-1]] += SEPARATION
         if spec.memory_dtype.kind != "f":  # integer features vary as well, within any dtype
             values = np.clip(np.rint(8 * values + 40), 0, 127)
         return values.astype(spec.memory_dtype)

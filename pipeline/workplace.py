@@ -4,16 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline import files
-from pipeline.cluster import Resources, open_cluster, reserved_nbytes, rss_nbytes, settle
+from pipeline.cluster import (
+    BOOKKEEPING_NBYTES,
+    MEMORY_SHARE,
+    Resources,
+    open_cluster,
+    reserved_nbytes,
+    settle,
+)
 from pipeline.engine import PARTIALS, Execute, Job, Pin, Settings, Turns, rehearse
 from pipeline.inputs import cache_directory
+from pipeline.machine import give_back, memory_limit_nbytes, rss_nbytes
 from pipeline.partials import Partials
-from pipeline.plan import Pass, Projection, check, project
+from pipeline.plan import (
+    Pass,
+    Projection,
+    Room,
+    check,
+    check_client,
+    in_stripes,
+    project,
+    project_client,
+)
 from pipeline.store import StoredSplit
 
+CLUSTER_NBYTES = 48 * 2**20
+"""What the libraries of a cluster add to the process that starts or joins it."""
+FIGURES_NBYTES = 48 * 2**20
+"""What the libraries behind the figures of a report add."""
 SHRINK_LIMIT = 6
 """Chunks are read in at most 2^6 steps."""
 
@@ -24,15 +46,51 @@ def projected(passes: Sequence[Pass], resources: Resources) -> tuple[list[Projec
     Threads share what this process holds already; processes start from what a fresh one needs.
     Chunks are read in smaller steps before a plan is refused.
     """
-    if resources.kind == "threads":
-        reserved = rss_nbytes() // resources.workers
-    else:
-        reserved = resources.reserved_nbytes or reserved_nbytes(cache_directory(None))
+    reserved = _reserved_nbytes(resources)
     for shrink in range(SHRINK_LIMIT + 1):
         projections = [project(pass_, reserved, shrink) for pass_ in passes]
         if all(p.nbytes <= resources.allowed_nbytes for p in projections):
             return projections, shrink
     return [project(pass_, reserved) for pass_ in passes], 0
+
+
+def _reserved_nbytes(resources: Resources) -> int:
+    """Return what a worker holds before any work."""
+    give_back()  # what planning has freed
+    if resources.kind == "threads":
+        return (rss_nbytes() + BOOKKEEPING_NBYTES) // resources.workers
+    return resources.reserved_nbytes or reserved_nbytes(cache_directory(None))
+
+
+def room_of(resources: Resources) -> Room:
+    """Return what a worker may hold of a pass before its statistics are cut into stripes."""
+    return Room(_reserved_nbytes(resources), resources.allowed_nbytes, SHRINK_LIMIT)
+
+
+def client_of(
+    passes: Sequence[Pass], projections: Sequence[Projection], resources: Resources
+) -> tuple[Projection, int]:
+    """Return the memory of the process that drives a job, and what its workers leave to it.
+
+    Threads are part of that process, and what is reserved is counted with them.
+    """
+    workers, libraries = resources.workers, FIGURES_NBYTES
+    held = workers * max((projection.nbytes for projection in projections), default=0)
+    if resources.kind == "threads":
+        left = workers * resources.allowed_nbytes - held
+        return project_client(passes, libraries, workers), left
+    here = held if resources.kind == "local" else 0
+    left = int(MEMORY_SHARE * memory_limit_nbytes()) - here
+    libraries += CLUSTER_NBYTES + rss_nbytes()
+    return project_client(passes, libraries, workers), left
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """What executes passes, and the room that a worker has for one."""
+
+    execute: Execute
+    room: Room
 
 
 @contextmanager
@@ -44,17 +102,20 @@ def workplace(
     cache: str | Path | None,
     *,
     stage: str = "fit",
-) -> Iterator[Execute]:
+) -> Iterator[Workplace]:
     """Plan the jobs, refuse what will not fit, and yield what executes their passes."""
     directory = cache_directory(cache, store_of(prepared))
     files.sweep(directory)
     passes, _ = rehearse(prepared, stage=stage)
     largest = max((pass_.read_nbytes for pass_ in passes), default=0)
     resources = settle(cluster, workers, memory, largest)
-    projections, shrink = projected(passes, resources)
-    check(passes, projections, resources.allowed_nbytes)
+    room = room_of(resources)
+    cut = [part for pass_ in passes for part in in_stripes(pass_, room.stripes(pass_))]
+    projections, shrink = projected(cut, resources)
+    check(cut, projections, resources.allowed_nbytes)
+    check_client(*client_of(cut, projections, resources))
     with open_cluster(resources, directory, Settings(shrink)) as running:
-        yield running.execute
+        yield Workplace(running.execute, room)
 
 
 def pinned_to(turns: Turns, cache: str | Path | None, store: str | Path | None) -> Pin:

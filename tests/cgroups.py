@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+LEAVING_SECONDS = 10
 
 
 @contextmanager
@@ -39,6 +41,9 @@ def memory_cgroup(limit_nbytes: int) -> Iterator[Callable[[], None]]:
             members.write_text(str(os.getpid()))
 
         yield enter
+        deadline = time.monotonic() + LEAVING_SECONDS
+        while members.read_text() and time.monotonic() < deadline:
+            time.sleep(0.05)  # helpers of a process end shortly after it
         assert members.read_text() == "", "processes were left in the group"
     finally:
         group.rmdir()

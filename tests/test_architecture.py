@@ -34,7 +34,7 @@ LAYERS = (
     ("workplace",),
     ("api", "extract", "report", "testing"),
     ("config", "facts"),
-    ("fill", "planning"),
+    ("fill", "planning", "shapes"),
     ("job",),
     ("bench",),
     ("cli",),

@@ -6,7 +6,7 @@ import pytest
 
 from pipeline.calibration import FILE, Calibration, measure
 
-RATES = Calibration(1.5e9, 2e11, 1e11)
+RATES = Calibration(1.5e9, 2e11, 1e11, 2e9, 3e8)
 
 
 def test_what_was_saved_is_loaded(tmp_path):
@@ -38,4 +38,6 @@ def test_measuring_gives_rates_and_leaves_no_file(tmp_path):
     assert rates.read_bytes_per_second > 1e6
     assert rates.float32_flops > 1e8
     assert rates.float64_flops > 1e8
+    assert rates.sum_bytes_per_second > 1e6
+    assert rates.write_bytes_per_second > 1e6
     assert list(tmp_path.iterdir()) == []

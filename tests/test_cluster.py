@@ -13,13 +13,16 @@ def test_auto_takes_no_more_workers_than_the_process_has_cpus(monkeypatch):
 
 
 def test_a_worker_that_cannot_start_is_one_clear_error(monkeypatch, tmp_path):
-    monkeypatch.setattr(cluster, "_MEASURE", "raise OSError('no semaphores here')")
+    (tmp_path / "no_worker.py").write_text("raise OSError('no semaphores here')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(cluster, "IDLE", "no_worker")
+    cache = tmp_path / "cache"
     with pytest.raises(FeatfoldError, match="cannot start here: OSError: no semaphores here"):
-        cluster.reserved_nbytes(tmp_path)
-    assert not list(tmp_path.iterdir())
+        cluster.reserved_nbytes(cache)
+    assert not cache.exists()
 
 
-def test_a_script_without_an_entry_point_is_told_what_to_do(monkeypatch):
+def test_a_script_without_an_entry_point_is_told_what_to_do(monkeypatch, tmp_path):
     def failing(**options):
         raise RuntimeError("Nanny failed to start.")
 
@@ -27,7 +30,7 @@ def test_a_script_without_an_entry_point_is_told_what_to_do(monkeypatch):
     resources = cluster.settle("local", workers=1, memory="1GiB")
     with (
         pytest.raises(FeatfoldError, match=r"__name__.*Nanny failed"),
-        cluster.open_cluster(resources, None),
+        cluster.open_cluster(resources, tmp_path),
     ):
         pass
 

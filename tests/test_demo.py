@@ -15,6 +15,7 @@ import pytest
 import reference_formulas as reference
 import yaml
 import zarr
+from mounts import read_only
 from scipy import special
 from sklearn.metrics import average_precision_score, roc_auc_score
 
@@ -190,3 +191,26 @@ def test_the_report_is_offline_and_whole(run):
     assert "http://" not in page.replace("http://www.w3.org", "")
     for name in ("results.json", "results.csv", "report.md"):
         assert (run[1] / name).stat().st_size > 0
+
+
+def test_the_demo_runs_on_a_read_only_store(run, tmp_path):
+    """Cache and runs lie elsewhere; the scores are those of the run that wrote the store."""
+    home, first, _ = run
+    store = home / "data" / "demo.zarr"
+    before = {path: path.stat().st_mtime_ns for path in store.rglob("*")}
+    config = yaml.safe_load((home / "demo.yaml").read_text())
+    config["store"] = str(store)
+    config["resources"]["cache"] = str(tmp_path / "cache")
+    (tmp_path / "demo.yaml").write_text(yaml.safe_dump(config))
+    with read_only(store.parent):
+        done = subprocess.run(
+            [sys.executable, "-m", "pipeline", "run", "demo.yaml"],
+            cwd=tmp_path, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert {path: path.stat().st_mtime_ns for path in store.rglob("*")} == before
+    runs = tmp_path / "runs" / "demo"
+    again = runs / (runs / "LATEST").read_text().strip()
+    for scores in (first / "scores").rglob("*.npy"):
+        twin = again / "scores" / scores.relative_to(first / "scores")
+        assert scores.read_bytes() == twin.read_bytes()

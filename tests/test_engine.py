@@ -280,6 +280,9 @@ def test_a_rehearsal_reads_nothing_and_knows_the_passes():
         blocks = rows().blocks
         chunk_rows = 7
 
+        def identity(self, block, fields):
+            return None
+
         def read(self, block, fields):
             raise AssertionError("a plan must not read")
 

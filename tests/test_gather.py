@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pipeline import arrays
-from pipeline.chunk import Arena, ArraySpec, Chunk, Schema
+from pipeline.chunk import Arena, ArraySpec, Block, Chunk, Schema
 from pipeline.gather import gathers
 from pipeline.testing.drive import PLACES
 from pipeline.views import Labels, Tokens
@@ -37,7 +37,7 @@ class Copying:
 
 def push_all(takers, sizes, place=PLACES["numpy"], poison=True):
     """Push chunks whose memory is used again, as a reader does."""
-    gathered = gathers(takers, SCHEMA, Arena(), sum(sizes))
+    gathered = gathers(takers, SCHEMA, Arena(), Block(0, 0, sum(sizes)))
     x, y = np.empty_like(X), np.empty_like(Y)
     start = 0
     for size in sizes:
@@ -70,7 +70,7 @@ def test_grains_are_equal_whatever_the_chunks(place, grain, sizes):
 def test_a_grain_within_one_chunk_is_not_copied_and_held_rows_are():
     taker = Copying(4, (Tokens(),))
     x = X[:6].copy()
-    (gather,) = gathers([taker], SCHEMA, Arena(), ROWS)
+    (gather,) = gathers([taker], SCHEMA, Arena(), Block(0, 0, ROWS))
     gather.push(Chunk(SCHEMA, 0, 6, {"features": x}))
     assert np.shares_memory(taker.shared[0][0], x)
     gather.push(Chunk(SCHEMA, 6, 2, {"features": X[6:8]}))
@@ -80,7 +80,7 @@ def test_a_grain_within_one_chunk_is_not_copied_and_held_rows_are():
 
 def test_takers_with_different_grains_see_all_rows_and_equal_grains_share_a_gather():
     takers = [Copying(4), Copying(4, (Labels(),)), Copying(9)]
-    gathered = gathers(takers, SCHEMA, Arena(), ROWS)
+    gathered = gathers(takers, SCHEMA, Arena(), Block(0, 0, ROWS))
     assert [len(gather.takers) for gather in gathered] == [2, 1]
     push_all(takers, [5, 5, 5, 5, 3])
     for taker in takers:
@@ -88,13 +88,24 @@ def test_takers_with_different_grains_see_all_rows_and_equal_grains_share_a_gath
 
 
 def test_no_buffer_is_longer_than_the_block():
-    (gather,) = gathers([Copying(65_536)], SCHEMA, Arena(), ROWS)
+    (gather,) = gathers([Copying(65_536)], SCHEMA, Arena(), Block(0, 0, ROWS))
     gather.push(Chunk(SCHEMA, 0, 3, {"features": X[:3], "labels": Y[:3]}))
     assert {len(buffer) for buffer in gather.buffers.values()} == {ROWS}
 
 
 def test_no_rows_are_no_grain():
     taker = Copying(4)
-    for gather in gathers([taker], SCHEMA, Arena(), 0):
+    for gather in gathers([taker], SCHEMA, Arena(), Block(0, 0, 0)):
         gather.flush()
     assert taker.seen == []
+
+
+def test_a_last_grain_within_one_chunk_is_not_copied_however_short():
+    taker = Copying(4, (Tokens(),))
+    x = X[:6].copy()
+    (gather,) = gathers([taker], SCHEMA, Arena(), Block(0, 0, 6))
+    gather.push(Chunk(SCHEMA, 0, 6, {"features": x}))
+    gather.flush()
+    assert [len(seen[1]) for seen in taker.seen] == [4, 2]
+    assert all(np.shares_memory(rows, x) for (rows,) in taker.shared)
+    assert not gather.buffers

@@ -12,7 +12,7 @@ from pipeline import arrays
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.detectors.mahalanobis import Mahalanobis
-from pipeline.statistics import ClassMeans, Means, SecondMoment, Spread
+from pipeline.statistics import ClassMeans, ClassScatters, Means, SecondMoment, Spread
 from pipeline.statistics.class_means import ClassSums
 from pipeline.statistics.second_moment import OpenSpread
 from pipeline.testing import DetectorLaws, StatisticLaws
@@ -120,6 +120,29 @@ def test_undeclared_memory_is_found() -> None:
     laws = ClassMeansLaws()
     laws.statistic = NeedsMoreThanItSays()
     breaks(laws.test_work_memory_is_declared)
+
+
+@value
+class SkipsAClass(ClassScatters):
+    """Stripes that leave out the last class, and do not get narrower."""
+
+    def stripes(self, schema: Schema, n: int) -> Any:
+        return ClassScatters(stripe=(0, schema.classes - 1)).stripes(schema, n)
+
+
+@value
+class NeverNarrower(ClassScatters):
+    def stripes(self, schema: Schema, n: int) -> Any:
+        return [self] * n
+
+
+@pytest.mark.parametrize("statistic", [SkipsAClass(), NeverNarrower()])
+def test_stripes_that_do_not_join_to_the_whole_are_found(statistic: Any) -> None:
+    laws = StatisticLaws()
+    laws.statistic = ClassScatters()
+    laws.test_stripes_join_to_the_same_bits()
+    laws.statistic = statistic
+    breaks(laws.test_stripes_join_to_the_same_bits)
 
 
 @value

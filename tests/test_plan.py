@@ -1,16 +1,25 @@
 """The plan: what it projects holds, and what it refuses comes with remedies that are enough."""
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pipeline import detectors, plan
-from pipeline.chunk import ArraySpec
-from pipeline.engine import Job, rehearse
+from pipeline.calibration import Calibration
+from pipeline.chunk import ArraySpec, Block
+from pipeline.engine import Job, Settings, pending_in_turn, rehearse
+from pipeline.engine.schedule import Schedule
 from pipeline.errors import BudgetError
-from pipeline.heads import StoredHead
+from pipeline.evaluation import Tabled
+from pipeline.heads import LDAHead, StoredHead
+from pipeline.partials import Partials
+from pipeline.procedure import Scored
+from pipeline.statistics import ClassScatters, Marginals
 from pipeline.store import DeclaredSplit
+from pipeline.testing import drive
+from pipeline.views import Labels
 
 MiB = 2**20
 RESERVED = 70 * MiB
@@ -106,14 +115,128 @@ def test_arrays_that_nobody_asks_for_are_not_read():
     ("count", "text"),
     [
         (0, "0 B"),
-        (1023, "1.02e+03 B"),
+        (1023, "1023 B"),
+        (1023 * MiB, "1023 MiB"),
         (1024, "1 KiB"),
         (5 * MiB, "5 MiB"),
-        (2**40, "1.02e+03 GiB"),
+        (2**40, "1 TiB"),
+        (2**50, "1024 TiB"),
     ],
 )
 def test_bytes_are_written_for_people(count, text):
     assert plan.human(count) == text
+
+
+RATES = Calibration(1e9, 2e11, 1e11, 4e9, 5e8)
+
+
+def test_hours_lie_between_the_slower_side_and_both_together(planned):
+    (pass_,), _ = planned
+    left = plan.Pending(pass_.blocks, pass_.read_nbytes, 0)
+    reading = pass_.read_nbytes / 1e9
+    pooled = 2.0 * 50_000 * 1024**2 / 1e11 + pass_.read_nbytes / 4e9
+    one, two = (plan.forecast(pass_, left, RATES, n, memory_nbytes=0) for n in (1, 2))
+    assert one.least_seconds == pytest.approx(max(reading, pooled))
+    assert two.least_seconds == pytest.approx(max(reading, pooled / 2))
+    assert two.most_seconds == pytest.approx(
+        2 * (reading + pooled / 2) + 0.05 * pass_.tasks, rel=1e-6
+    )
+    kept = plan.Pending(pass_.blocks, pass_.read_nbytes, 3 * 10**9, 10**9, 10**9)
+    more = plan.forecast(pass_, kept, RATES, 2, memory_nbytes=0)
+    assert more.most_seconds - two.most_seconds == pytest.approx(10)
+    warm = plan.forecast(pass_, left, RATES, 1, memory_nbytes=2**50)
+    assert warm.least_seconds == pytest.approx(pooled)
+    half = plan.Pending(pass_.blocks // 2, pass_.read_nbytes // 2, 0)
+    rest = plan.forecast(pass_, half, RATES, 1, memory_nbytes=0)
+    assert rest.least_seconds == pytest.approx(one.least_seconds / 2)
+    nothing = plan.forecast(pass_, plan.Pending(0, 0, 0), RATES, 1, memory_nbytes=0)
+    assert nothing == plan.Span(0.0, 0.0)
+
+
+def test_tokens_and_scores_count_their_own_products():
+    split = declared(rows=1000)
+    token_jobs = {"m": jobs(split, pool="tokens")["mahalanobis"]}
+    (fit,), outcomes = rehearse(token_jobs)
+    left = plan.Pending(fit.blocks, fit.read_nbytes, 0)
+    span = plan.forecast(fit, left, RATES, 1, memory_nbytes=2**50)
+    assert span.least_seconds > 2.0 * 49_000 * 1024**2 / 2e11
+    table = {"s": Job(Tabled(Scored(outcomes["m"])), {"train": (split,)})}
+    (score,), _ = rehearse(table, stage="score")
+    left = plan.Pending(score.blocks, score.read_nbytes, 0)
+    span = plan.forecast(score, left, RATES, 1, memory_nbytes=2**50)
+    assert span.least_seconds > 2 * 2.0 * 49_000 * (1024**2 + 1000 * 1024) / 1e11
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "1 s"), (1.04, "1.0 s"), (9.96, "10 s"), (99, "99 s"), (101, "1.7 min"),
+     (5990, "100 min"), (6100, "1.7 h"), (40 * 3600, "40 h"), (4e5, "4.6 days")],
+)  # fmt: skip
+def test_times_to_come_have_few_digits(seconds, text):
+    assert str(plan.Span(seconds, seconds)) == text
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 7, 8, 9, 64, 65, 8_000, 8_750, 9_000, 66_240])
+def test_a_pass_has_at_most_ten_thousand_tasks(blocks):
+    split = DeclaredSplit(
+        declared(rows=8).schema, tuple(Block(i, i, i + 1) for i in range(blocks)), 1
+    )
+    work = plan.Work(split, (Marginals(of=Labels(), by=Labels()),))
+    assert work.folds + work.merges <= plan.TASKS_LIMIT
+    assert plan.levels_in_a_task(work) == 0 or 8 * work.folds * 1.15 > plan.TASKS_LIMIT
+    schedule = Schedule(work, Partials(Path("nowhere")))
+    assert work.folds == len(schedule.folds)
+    assert work.merges == len(schedule.steps) - len(schedule.folds)
+
+
+def test_what_the_first_pass_keeps_is_not_read_again_by_the_second(tmp_path):
+    vim = {"vim": Job(detectors.load("vim")(head=LDAHead()), {"train": (declared(),)})}
+    passes, _ = rehearse(vim)
+    first, second = pending_in_turn(passes, Settings(), tmp_path)
+    assert first.copies_nbytes == 50_000 * 1024 * 8
+    assert first.read_nbytes == 50_000 * (49 * 1024 * 4 + 8)
+    assert second.read_nbytes == 50_000 * (1024 * 8 + 8)
+    assert second.copies_nbytes == 0
+
+
+def test_scores_are_disk_as_well(tmp_path):
+    split = declared()
+    scorer = rehearse(jobs(split))[1]["msp"]
+    passes, _ = rehearse({"s": Job(Tabled(Scored(scorer)), {"train": (split,)})}, stage="score")
+    (left,) = pending_in_turn(passes, Settings(), tmp_path)
+    assert (left.outputs_nbytes, left.partials_nbytes) == (8 * 50_000, 0)
+
+
+def test_the_client_holds_what_was_merged_and_stripes_whole():
+    split, room = declared(), plan.Room(0, 500 * MiB)
+    per_class = {"c": Job(drive.Ask(ClassScatters()), {"train": (split,)})}
+    passes, _ = rehearse(per_class, room=room)
+    assert all(plan.project(pass_, 0, 6).nbytes <= 500 * MiB for pass_ in passes)
+    assert len(passes) > 10
+    client = plan.project_client(passes, RESERVED, 2)
+    whole = ClassScatters().state_nbytes(split.schema)
+    parts = {part.name: part.nbytes for part in client.parts}
+    assert parts["states"] == parts["results"] == whole > 8e9
+    assert parts["reserved"] == RESERVED
+    with pytest.raises(BudgetError, match=r"(?s)the client needs 15[.\d]* GiB.*asked for by c"):
+        plan.check_client(client, 8 * 2**30)
+    plan.check_client(client, client.nbytes)
+
+
+def test_the_cost_of_stripes_is_told(tmp_path):
+    split = declared()
+    per_class = {"c": Job(drive.Ask(ClassScatters()), {"train": (split,)})}
+    passes, _ = rehearse(per_class, room=plan.Room(0, 3 * 2**30))
+    left = pending_in_turn(passes, Settings(), tmp_path)
+    projections = [plan.project(pass_, 0) for pass_ in passes]
+    text = plan.wrapped([plan.explain(passes, projections, left, 3 * 2**30),
+                         plan.summary(passes, left, [])])  # fmt: skip
+    n = len(passes)
+    again = (n - 1) * 50_000 * (1024 * 8 + 8)
+    assert f"fit-pass2 (stripe 2 of {n})" in text
+    assert "ClassScatters(features, labels)[0:" in text
+    assert f"stripes: {n - 1} further passes for ClassScatters(features, labels)" in text
+    assert f"{plan.human(again)} to read" in " ".join(text.split())
 
 
 def test_planning_is_deterministic(planned):

@@ -50,6 +50,7 @@ EVERY_VIEW: list[View] = [
     views.Stored("scores"),
     views.Tokens(),
     views.TokenCounts(),
+    views.TokenMask(),
     views.Pooled(),
     views.Linear(views.Pooled(), Const(W), Const(B)),
     views.Projected(views.Pooled(), Const(W.T), Const(np.ones(12))),

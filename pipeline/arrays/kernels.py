@@ -100,6 +100,24 @@ def _sum_of_rows(x: Array, rows: Array) -> Array:
 
 
 @Kernel
+def sum_tokens(x: Array) -> Array:
+    """Return the float64 sums (n, d) over the tokens of ``x`` (n, t, d)."""
+    xp = namespace(x)
+    return xp.sum(x, axis=1, dtype=xp.float64)
+
+
+@sum_tokens.fast("numpy")
+def _sum_tokens_numpy(x: Array) -> Array:
+    # Image by image, widened where it stays in cache: numpy's own casts take a third longer.
+    sums = np.empty((x.shape[0], x.shape[2]))
+    wide = np.empty(x.shape[1:])
+    for tokens, total in zip(x, sums, strict=True):
+        np.copyto(wide, tokens)
+        np.add.reduce(wide, axis=0, out=total)
+    return sums
+
+
+@Kernel
 def bincount(ids: Array, classes: int) -> Array:
     """Return how often each of 0..classes-1 occurs in ``ids`` (n,): (classes,) int64."""
     xp = namespace(ids)

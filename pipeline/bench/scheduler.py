@@ -14,10 +14,11 @@ import numpy as np
 
 from pipeline.bench.measuring import Outcome, Say, table
 from pipeline.chunk import ArraySpec, Block, Chunk, Schema
-from pipeline.cluster import open_cluster, peak_rss_nbytes, reset_peak, rss_nbytes, settle
+from pipeline.cluster import open_cluster, settle
 from pipeline.engine import Job, Settings, Trace, run_jobs
 from pipeline.evaluation import LabelCounts
 from pipeline.fold import AnyStatistic
+from pipeline.machine import peak_rss_nbytes, reset_peak, rss_nbytes
 from pipeline.plan import Work, human
 from pipeline.procedure import TRAIN
 from pipeline.statistics import Marginals
@@ -92,6 +93,8 @@ class Count:
     """All of the pass: graph, submission, folds, merges, and their files."""
     client_growth_nbytes: int
     """Peak memory of the client, which runs the scheduler as well, less what it held before."""
+    worker_growth_nbytes: int
+    """The same of the worker that grew most."""
     merges: int
 
 
@@ -119,12 +122,21 @@ def _pass(split: NoopSplit, cache: Path, client: Any) -> Count:
     merges = len(schedule.steps) - len(schedule.folds)
     graph_seconds = time.perf_counter() - began
     trace = Trace()
-    reset_peak()
-    before = rss_nbytes()
+    before, workers_before = _held(), client.run(_held)
     jobs = {"labels": Job(LabelCounts(), {TRAIN: (split,)})}
     run_jobs(jobs, Dask(client, cache), trace=trace)
     growth = max(0, peak_rss_nbytes() - before)
-    return Count(split.count, graph_seconds, sum(trace.seconds), growth, merges)
+    peaks = client.run(peak_rss_nbytes)
+    workers_growth = max(peaks[worker] - held for worker, held in workers_before.items())
+    return Count(
+        split.count, graph_seconds, sum(trace.seconds), growth, max(0, workers_growth), merges
+    )
+
+
+def _held() -> int:
+    """Return the memory that this process holds now, from where its peak is counted anew."""
+    reset_peak()
+    return rss_nbytes()
 
 
 def line_through(counts: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
@@ -145,12 +157,14 @@ def _outcome(found: Sequence[Count], workers: int) -> Outcome:
         "tasks_far": FAR,
         "seconds_far": a + b * FAR,
     }
-    shown = table("blocks", "merges", "graph s", "pass s", "ms per block", "client grew by")
+    shown = table(
+        "blocks", "merges", "graph s", "pass s", "ms per block", "client grew by", "worker"
+    )
     for count in found:
         shown.add_row(
             f"{count.blocks:,}", f"{count.merges:,}", f"{count.graph_seconds:.2f}",
             f"{count.pass_seconds:.2f}", f"{1e3 * count.pass_seconds / count.blocks:.2f}",
-            human(count.client_growth_nbytes),
+            human(count.client_growth_nbytes), human(count.worker_growth_nbytes),
         )  # fmt: skip
     shown.add_section()
     shown.add_row(f"{FAR:,} *", "", "", f"{a + b * FAR:.1f}", style="bold")

@@ -185,23 +185,30 @@ def _write_nbytes_per_second(directory: Path) -> float:
 
 
 def check_lock(directory: Path) -> Check:
-    """A file lock keeps a second writer out, which some network file systems do not do."""
-    from filelock import FileLock, Timeout
+    """A lock keeps a second holder out, as writers and runs need it."""
+    from pipeline import locks
+    from pipeline.errors import FeatfoldError, LockedError
 
     try:
-        with (
-            tempfile.TemporaryDirectory(dir=directory) as folder,
-            FileLock(Path(folder) / "probe.lock", timeout=5),
-        ):
-            try:
-                with FileLock(Path(folder) / "probe.lock", timeout=0):
-                    remedy = "keep the store on a local disk, or never write it from two jobs"
-                    return Check("file lock", FAIL, "a lock does not keep others out", remedy)
-            except Timeout:
-                return Check("file lock", OK, f"works in {directory}")
-    except OSError as error:
+        with tempfile.TemporaryDirectory(dir=directory) as folder:
+            path = Path(folder) / "probe.lock"
+            with locks.hold(path, "a probe"):
+                leased = any(path.parent.glob("*.lease"))
+                try:
+                    with locks.hold(path, "a probe"):
+                        remedy = "keep the store on a local disk, or never write it from two jobs"
+                        return Check("file lock", FAIL, "a lock does not keep others out", remedy)
+                except LockedError:
+                    pass
+    except (OSError, FeatfoldError) as error:
         remedy = "keep the store on a file system with locks"
         return Check("file lock", FAIL, f"{directory}: {error}", remedy)
+    if leased:
+        seconds = locks.LEASE_SECONDS + locks.MARGIN_SECONDS
+        found = f"flock is refused in {directory}: leases take its place"
+        remedy = f"after a run was killed there, the next one waits {seconds:.0f} s"
+        return Check("file lock", WARN, found, remedy)
+    return Check("file lock", OK, f"works in {directory}")
 
 
 def installed(name: str) -> str | None:

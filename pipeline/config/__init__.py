@@ -27,7 +27,7 @@ from pipeline.config.problems import did_you_mean, words
 from pipeline.errors import ConfigError
 
 __all__ = ["Declared", "DetectorConfig", "Evaluate", "Factory", "JobConfig", "Report"]
-__all__ += ["Resources", "Source", "load"]
+__all__ += ["Resources", "Source", "load", "parse"]
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> JobConfig:
@@ -36,7 +36,15 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> JobConfig:
     Raises :class:`MissingInputError` where there is no file, :class:`ConfigError` with one line
     ``file:line:column key: problem`` for everything that is wrong.
     """
-    found = document.read(path)
+    return _job(document.read(path), overrides)
+
+
+def parse(text: str, name: str, overrides: Iterable[str] = ()) -> JobConfig:
+    """Return the job of a YAML text that errors call ``name``; see :func:`load`."""
+    return _job(document.parse(text, name), overrides)
+
+
+def _job(found: Document, overrides: Iterable[str]) -> JobConfig:
     if not isinstance(found.tree, dict):
         what = "the file is empty" if found.tree is None else "expected a mapping of keys"
         raise ConfigError(f"{found.place(())}: {what}; a job needs at least name, store, detectors")

@@ -33,6 +33,9 @@ class ViM:
     head), state k x d + d x d, then d: the second pass keeps the sums for every ``dim``, so that
     a sweep over it reads nothing more.
 
+    ``precision`` is that of the products behind the principal directions, as in mahalanobis, so
+    that equal ones share them; what is projected is float64 always.
+
     Raises :class:`ConfigError` for a head without weights, or one over other features, and for
     ``dim`` >= d or >= the rows of the split; :class:`DataError` where the fit rows have no
     residual, or a mean largest logit that is not positive.
@@ -45,6 +48,7 @@ class ViM:
 
     head: Head = StoredHead()
     dim: int | None = None
+    precision: str = "auto"
     pool: str = "mean"
     field: str = "features"
 
@@ -57,7 +61,7 @@ class ViM:
         (d,) = features.shape(schema)
         self._refuse_before_reading(d, schema.rows)
         first = yield from together(
-            {"head": self.head.passes(schema), "moments": _moments(features)}
+            {"head": self.head.passes(schema), "moments": _moments(features, self.precision)}
         )
         logits = _with_weights(first["head"], features)
         moments: Moments = first["moments"]
@@ -99,8 +103,8 @@ class ViM:
             )
 
 
-def _moments(features: View) -> Passes[Moments]:
-    results = yield {"moments": ClassMoments(of=features)}
+def _moments(features: View, precision: str) -> Passes[Moments]:
+    results = yield {"moments": ClassMoments(of=features, precision=precision)}
     return results["moments"]  # type: ignore[no-any-return]
 
 
@@ -126,12 +130,14 @@ def _second_moment(moments: Moments, origin: Array) -> Array:
 
 
 def _alpha(logits: Sum, residuals: Sum, dim: int, rank: int) -> float:
+    if REHEARSING.get():
+        return 1.0
     if dim >= rank:
         raise DataError(
             f"vim: the fit rows span {rank} dimensions, so nothing but rounding is left outside "
             f"{dim} principal ones; choose dim below {rank} or fit on more rows"
         )
-    if not logits.total > 0 and not REHEARSING.get():
+    if not logits.total > 0:
         raise DataError(
             f"vim: the largest logits of the fit rows are {logits.mean:.3g} on average; scaled by "
             "a number that is not positive, a larger residual would count as less "

@@ -5,10 +5,14 @@ tree as threads and dask, which only run its folds and merges elsewhere and keep
 """
 
 from pipeline.engine.distributed import Dask as Dask
+from pipeline.engine.left import known as known
+from pipeline.engine.left import pending as pending
+from pipeline.engine.left import pending_in_turn as pending_in_turn
 from pipeline.engine.pin import Pin as Pin
 from pipeline.engine.pin import Turns as Turns
+from pipeline.engine.run import Known as Known
+from pipeline.engine.run import nothing_known as nothing_known
 from pipeline.engine.run import rehearse as rehearse
-from pipeline.engine.run import replay as replay
 from pipeline.engine.run import run as run
 from pipeline.engine.run import run_jobs as run_jobs
 from pipeline.engine.serial import Execute as Execute
@@ -17,7 +21,6 @@ from pipeline.engine.settings import DEFAULTS as DEFAULTS
 from pipeline.engine.settings import PARTIALS as PARTIALS
 from pipeline.engine.settings import Finished as Finished
 from pipeline.engine.settings import Settings as Settings
-from pipeline.engine.settings import pending as pending
 from pipeline.engine.threads import Threads as Threads
 from pipeline.engine.tree import tree as tree
 from pipeline.jobs import Job as Job

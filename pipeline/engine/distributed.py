@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from pipeline.engine.settings import (
     BLAS_THREADS,
     CONSTANTS,
     DEFAULTS,
-    PARTIALS,
     Finished,
     Settings,
     mended,
@@ -31,6 +31,7 @@ from pipeline.errors import FeatfoldError
 from pipeline.fold import Partial
 from pipeline.partials import Partials
 from pipeline.plan import Pass, Work, human, project
+from pipeline.store.shared import SharedRows, shared_rows
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ class Dask:
 
     Partials and constants are files of ``cache``, which all workers reach: a task is sent names and
     returns the number of bytes it read, so neither the scheduler nor the client holds states.
+    Rows in memory become files of ``cache`` too, and they and their partials last as long as
+    ``shared``, or else the pass.
     """
 
     client: Any
@@ -46,22 +49,32 @@ class Dask:
     settings: Settings = DEFAULTS
     place: Place = HOST
     finished: Finished | None = None
+    shared: SharedRows | None = None
 
     def __call__(self, pass_: Pass) -> Sequence[Partial]:
         for constant in constants_in([(work.statistics, work.rows) for work in pass_.works]):
             constant.save(self.cache / CONSTANTS)
         try:
-            return [mended(partial(self._run, pass_, work)) for work in pass_.works]
+            with self._sharing() as shared:
+                works = [replace(work, split=shared.of(work.split)) for work in pass_.works]
+                homes = [self.cache if _is_durable(w) else shared.directory for w in works]
+                return [
+                    mended(partial(self._run, pass_, work, home))
+                    for work, home in zip(works, homes, strict=True)
+                ]
         except Exception as error:
             if type(error).__name__ == "KilledWorker":
                 raise FeatfoldError(_lost_workers(pass_, error)) from error
             raise
 
-    def _run(self, pass_: Pass, work: Work) -> Partial:
+    def _sharing(self) -> AbstractContextManager[SharedRows]:
+        return nullcontext(self.shared) if self.shared else shared_rows(self.cache)
+
+    def _run(self, pass_: Pass, work: Work, home: Path) -> Partial:
         read = 0
-        for schedule in self.settings.schedules(work, self.cache):
+        for schedule in self.settings.schedules(work, home):
             try:
-                read += sum(self.client.gather(self._submit(pass_, schedule)))
+                read += self._drive(pass_, schedule)
                 stopping.check()
                 root = root_of(schedule, read) if schedule.part is None else None
             finally:
@@ -69,34 +82,46 @@ class Dask:
         assert root is not None  # the last schedule is that of all parts
         return root
 
-    def _submit(self, pass_: Pass, schedule: Schedule) -> list[Any]:
-        """Submit the steps in order, with a bounded number of folds in flight."""
+    def _drive(self, pass_: Pass, schedule: Schedule) -> int:
+        """Run the steps in order, with a bounded number of folds in flight; return the bytes read.
+
+        A task is let go once it is done and its merge is submitted, so that workers and scheduler
+        forget it: what they hold does not grow with the number of blocks.
+        """
+        from distributed import as_completed
+
         token = uuid.uuid4().hex[:8]
         limit = window(sum(self.client.nthreads().values()))
         made: dict[tuple[str, str], Any] = {}
+        done = as_completed(with_results=True)
         flying: set[Any] = set()
-        submitted = []
+        read: int = 0
         for step in schedule.steps:
             if stopping.requested():
                 break
             if isinstance(step, MergeStep):
                 future = self._merge(pass_, schedule, step, made, token)
             else:
-                flying = _wait_for_room(flying, limit)
+                while len(flying) >= limit:
+                    finished, nbytes = next(done)  # raises what a task raised
+                    flying.discard(finished)
+                    read += nbytes
                 future = self._fold(pass_, schedule, step, token)
                 flying.add(future)
             for name in step.inputs:
                 made.pop(name, None)
             made |= dict.fromkeys(step.outputs, future)
-            submitted.append(future)
-        return submitted
+            done.add(future)
+        read += sum(nbytes for _, nbytes in done)
+        return read
 
     def _fold(self, pass_: Pass, schedule: Schedule, step: FoldStep, token: str) -> Any:
         work = schedule.work_of(step)
         block = step.blocks[0]
         source = work.split.only(block) if len(step.blocks) == 1 else work.split
         future = self.client.submit(
-            _fold_task, source, step, self.cache, self.settings.shrink, self.place,
+            _fold_task, source, step, self.cache / CONSTANTS, schedule.partials.directory,
+            self.settings.shrink, self.place,
             key=(pass_.name, work.split.name, f"block{block.index:04d}", token),
         )  # fmt: skip
         future.add_done_callback(lambda done: self._tell(done, pass_, work, step))
@@ -119,19 +144,6 @@ class Dask:
                 self.finished(pass_, work, block)
 
 
-def _wait_for_room(flying: set[Any], limit: int) -> set[Any]:
-    """Return the tasks that are in flight, once there are fewer than ``limit``."""
-    from distributed import wait
-
-    if len(flying) < limit:
-        return flying
-    done, rest = wait(list(flying), return_when="FIRST_COMPLETED")
-    for future in done:
-        if future.status == "error":  # raised now: no further block is read
-            future.result()
-    return set(rest)
-
-
 def _lost_workers(pass_: Pass, error: Any) -> str:
     """Say what kept killing its worker: a KilledWorker holds the key of the task."""
     _, split, block, _ = error.task
@@ -147,10 +159,17 @@ def _merge_name(pass_: Pass) -> str:
     return pass_.name.replace("fit", "merge") if pass_.stage == "fit" else f"merge-{pass_.name}"
 
 
-def _fold_task(split: Split, step: FoldStep, cache: Path, shrink: int, place: Place) -> int:
-    read_constants_from(cache / CONSTANTS, constants_in((step.statistics, step.tables)))
+def _is_durable(work: Work) -> bool:
+    """Tell whether partials of a work can be found again: its bytes are known by checksum."""
+    return work.split.identity(work.split.blocks[0], frozenset()) is not None
+
+
+def _fold_task(
+    split: Split, step: FoldStep, constants: Path, partials: Path, shrink: int, place: Place
+) -> int:
+    read_constants_from(constants, constants_in((step.statistics, step.tables)))
     _limit_blas()
-    return run_fold(split, step, Partials(cache / PARTIALS), place, shrink)
+    return run_fold(split, step, Partials(partials), place, shrink)
 
 
 def _merge_task(step: MergeStep, directory: Path, thin: bool, needed: Sequence[int]) -> int:

@@ -7,6 +7,7 @@ earlier fit had; its last pass sees all blocks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,11 @@ def root_name(request: Any, split: Split) -> tuple[str, str] | None:
     return key_of(request, split), node_names([str(leaf) for leaf in leaves])[-1][0]
 
 
+def _whole(name: str) -> str:
+    """Return the name of a request without that of its stripe, as in ``scatters 2/3``."""
+    return re.sub(r" \d+/\d+$", "", name)
+
+
 @dataclass(frozen=True)
 class Pin:
     """The requests of an earlier fit, and the cache that still holds their partials."""
@@ -35,19 +41,30 @@ class Pin:
     turns: Turns
     partials: Partials
 
-    def states(self, turn: int, name: str) -> list[Any] | None:
-        """Return the states that answered a request then; None for the last turn of a job."""
+    def roots(self, turn: int, name: str) -> Sequence[Sequence[str]] | None:
+        """Return key and node of what answered a request then; None for the last turn of a job."""
         job = name.partition("/")[0]
         if not any(
             key.partition("/")[0] == job for later in self.turns[turn + 1 :] for key in later
         ):
             return None
         if name not in self.turns[turn]:
+            if _whole(name) in map(_whole, self.turns[turn]):
+                raise MissingInputError(
+                    f"{job} is pinned to a fit that cut its statistics into other stripes; give "
+                    "it the --memory it had then, or run without pinning"
+                )
             return None
-        roots = self.turns[turn][name]
+        return self.turns[turn][name]
+
+    def states(self, turn: int, name: str) -> list[Any] | None:
+        """Return the states that answered a request then; None for the last turn of a job."""
+        roots = self.roots(turn, name)
+        if roots is None:
+            return None
         if lost := [root for root in roots if not self.partials.has(*root)]:
             raise MissingInputError(
-                f"the cache no longer holds what {job} is pinned to "
+                f"the cache no longer holds what {name.partition('/')[0]} is pinned to "
                 f"({self.partials.path(*lost[0])}); run without pinning"
             )
         return [self.partials.get(*root).state for root in roots]

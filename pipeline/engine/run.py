@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from threadpoolctl import threadpool_limits
 
 from pipeline.chunk import Split
 from pipeline.content import replaced
 from pipeline.engine.pin import Pin, root_name
-from pipeline.engine.serial import Execute, run_serial
-from pipeline.engine.settings import BLAS_THREADS, Settings, mended
-from pipeline.engine.tasks import root_of
+from pipeline.engine.serial import Execute, run_serial, run_work
+from pipeline.engine.settings import BLAS_THREADS
 from pipeline.errors import BudgetError, ConfigError, DataError
 from pipeline.fold import AnyStatistic, Partial
 from pipeline.jobs import Job, Trace
+from pipeline.machine import give_back, memory_limit_nbytes
 from pipeline.partials import RowTable
-from pipeline.plan import Pass, Work, describe
+from pipeline.plan import (
+    Pass,
+    Room,
+    Work,
+    check_client,
+    describe,
+    in_stripes,
+    pieces_of,
+    project_client,
+)
 from pipeline.procedure import REHEARSING, TRAIN, On, Passes, Procedure, Rows, together
 from pipeline.synthetic import SyntheticSplit
 from pipeline.views import Both, Correct, Finite, Valid
@@ -52,15 +59,25 @@ def run_jobs(
     skip_nonfinite: bool = False,
     trace: Trace | None = None,
     pin: Pin | None = None,
+    room: Room | None = None,
 ) -> dict[str, Any]:
     """Advance all jobs in lockstep, one fused pass per yield; return their outcomes by name.
 
-    ``pin`` holds all passes but the last of each job to the results of an earlier fit.
+    ``pin`` holds all passes but the last of each job to the results of an earlier fit. ``room``
+    is what a worker may hold: states that are larger are folded stripe by stripe, in more passes.
 
     Raises :class:`DataError` where a statistic finds no usable row.
     """
     with threadpool_limits(BLAS_THREADS):
-        return _Run(jobs, execute, stage, skip_nonfinite, trace or Trace(), pin).outcomes()
+        return _Run(jobs, execute, stage, skip_nonfinite, trace or Trace(), pin, room).outcomes()
+
+
+class _Found(NamedTuple):
+    """What a split holds of a statistic, or of a stripe of it."""
+
+    statistic: AnyStatistic
+    state: Any
+    used: int
 
 
 class _Run:
@@ -74,14 +91,17 @@ class _Run:
         skip_nonfinite: bool,
         trace: Trace,
         pin: Pin | None,
+        room: Room | None,
     ) -> None:
-        self.pin = pin
+        self.pin, self.room = pin, room
+        self.stripes: dict[AnyStatistic, int] = {}
         self.jobs = list(jobs.values())
         self.names = list(jobs)
         self.askers = [job.asker or name for name, job in jobs.items()]
         self.execute, self.stage, self.trace = execute, stage, trace
         self.skip_nonfinite = skip_nonfinite
         self.known: dict[tuple[Split, Any], Any] = {}
+        """Rows, or the stripes of a statistic: one, where it is not cut."""
 
     def outcomes(self) -> dict[str, Any]:
         lockstep: Passes[dict[str, Any]] = together(
@@ -141,17 +161,30 @@ class _Run:
         )
         asked_by = {asked: tuple(names) for asked, names in askers.items()}
         pass_ = Pass(self.stage, len(self.trace.passes) + 1, works, asked_by)
-        began = time.perf_counter()
-        roots = self.execute(pass_)
-        self.trace.passes.append(pass_)
-        self.trace.seconds.append(time.perf_counter() - began)
-        for work, root in zip(works, roots, strict=True):
-            self._keep(work, root, asked_by)
+        if self.room is not None:
+            self.stripes = {**self.room.stripes(pass_), **self.stripes}
+        for part in in_stripes(pass_, self.stripes):
+            began = time.perf_counter()
+            roots = self.execute(part)
+            give_back()  # what folds have freed, before the algebra takes its own
+            self.trace.passes.append(part)
+            self.trace.seconds.append(time.perf_counter() - began)
+            for work, root in zip(part.works, roots, strict=True):
+                self._keep(work, root)
+        for work in works:
+            for statistic in work.statistics:
+                pieces = self._pieces(work.split, statistic)
+                self.known[work.split, statistic] = [
+                    found for piece in pieces for found in self.known[work.split, piece]
+                ]
 
-    def _keep(self, work: Work, root: Partial, asked_by: Mapping[Any, tuple[str, ...]]) -> None:
+    def _pieces(self, split: Split, statistic: AnyStatistic) -> Sequence[AnyStatistic]:
+        return pieces_of(statistic, split.schema, self.stripes.get(statistic, 1))
+
+    def _keep(self, work: Work, root: Partial) -> None:
         self.trace.read_nbytes += root.read_nbytes
         for statistic, state, used in zip(work.statistics, root.states, root.used, strict=True):
-            self.known[work.split, statistic] = (state, used)
+            self.known[work.split, statistic] = [_Found(statistic, state, used)]
             self.trace.rows_used[work.split.name, statistic] = (used, root.rows)
         for rows, parts in zip(work.rows, root.outputs, strict=True):
             self.known[work.split, rows] = parts
@@ -162,29 +195,48 @@ class _Run:
         if REHEARSING.get():
             settled = {}  # made-up rows leave no partials
         for key, (splits, asked) in settled.items():
-            roots = [root_name(asked, split) for split in splits]
-            if None not in roots and not isinstance(asked, Rows):
-                turn[self._named(key)] = [list(root) for root in roots if root]
+            if isinstance(asked, Rows):
+                continue
+            each = [self._pieces(split, asked) for split in splits]
+            for number, pieces in enumerate(zip(*each, strict=True), 1):
+                pairs = zip(pieces, splits, strict=True)
+                roots = [root_name(piece, split) for piece, split in pairs]
+                if None not in roots:
+                    name = self._named(key, number, len(each[0]))
+                    # A fit that is pinned to a pinned one keeps what that kept.
+                    kept = self.pin.roots(len(self.trace.turns), name) if self.pin else None
+                    turn[name] = [list(root) for root in kept or roots if root]
         self.trace.turns.append(turn)
 
-    def _named(self, key: str) -> str:
+    def _named(self, key: str, number: int, pieces: int) -> str:
         """Return the key of a request with the name of its job in place of its number."""
-        return f"{self.names[self._job(key)]}/{key.partition('/')[2]}"
+        stripe = f" {number}/{pieces}" if pieces > 1 else ""
+        return f"{self.names[self._job(key)]}/{key.partition('/')[2]}{stripe}"
 
     def _answer(self, turn: int, key: str, splits: tuple[Split, ...], asked: Any) -> Any:
         """Return the result of a request from the states of its splits."""
         found = [self.known[split, asked] for split in splits]
         if isinstance(asked, Rows):
             return RowTable([part for parts in found for part in parts])
-        if not sum(used for _, used in found):
+        if not sum(first.used for first, *_ in found):
             raise DataError(self._no_usable_row(splits, asked))
-        pinned = self.pin.states(turn, self._named(key)) if self.pin else None
+        pieces = list(zip(*found, strict=True))
+        results = [
+            self._result(turn, self._named(key, number, len(pieces)), of_splits)
+            for number, of_splits in enumerate(pieces, 1)
+        ]
+        return results[0] if len(results) == 1 else asked.join(results)
+
+    def _result(self, turn: int, name: str, of_splits: Sequence[_Found]) -> Any:
+        """Return the result of a statistic, or of a stripe of it, over all splits."""
+        pinned = self.pin.states(turn, name) if self.pin else None
         if pinned is not None:
-            self.trace.pinned.add(self.names[self._job(key)])
-        first, *others = pinned or [state for state, _ in found]
+            self.trace.pinned.add(name.partition("/")[0])
+        statistic = of_splits[0].statistic
+        first, *others = pinned or [found.state for found in of_splits]
         for other in others:
-            first = asked.merge(first, other)
-        return asked.finalize(first)
+            first = statistic.merge(first, other)
+        return statistic.finalize(first)
 
     def _no_usable_row(self, splits: tuple[Split, ...], statistic: AnyStatistic) -> str:
         names = " + ".join(split.name for split in splits)
@@ -196,23 +248,46 @@ class _Run:
         )
 
 
-def rehearse(
-    jobs: Mapping[str, Job], *, stage: str = "fit", skip_nonfinite: bool = False
-) -> tuple[list[Pass], dict[str, Any]]:
-    """Return the passes that jobs will need, and outcomes of the right shape; nothing is read.
+Known = Callable[[Work], Partial | None]
+"""Returns what earlier runs left of a work, where that is all of it."""
 
-    The jobs run over 64 synthetic rows that look like those of their splits.
+
+def nothing_known(work: Work) -> None:
+    """Return nothing: there was no earlier run."""
+
+
+def rehearse(
+    jobs: Mapping[str, Job],
+    *,
+    stage: str = "fit",
+    skip_nonfinite: bool = False,
+    known: Known = nothing_known,
+    pin: Pin | None = None,
+    room: Room | None = None,
+) -> tuple[list[Pass], dict[str, Any]]:
+    """Return the passes that jobs will need, and outcomes of the right shape; no data is read.
+
+    What is not ``known`` comes from a few synthetic rows that look like those of the split.
     """
     trace = Trace()
 
     def execute(pass_: Pass) -> Sequence[Partial]:
-        works = (_rehearsed(work) for work in pass_.works)
-        return run_serial(replace(pass_, works=tuple(works)))
+        _check_room(pass_)
+        found = [known(work) for work in pass_.works]
+        if None in found:
+            REHEARSING.set(True)
+        pairs = zip(pass_.works, found, strict=True)
+        return [partial or run_work(_rehearsed(work)) for work, partial in pairs]
 
-    token = REHEARSING.set(True)
+    token = REHEARSING.set(False)
     try:
-        outcomes = run_jobs(jobs, execute, stage=stage, skip_nonfinite=skip_nonfinite, trace=trace)
+        outcomes = run_jobs(
+            jobs, execute, stage=stage, skip_nonfinite=skip_nonfinite, trace=trace, pin=pin,
+            room=room,
+        )  # fmt: skip
     except MemoryError as error:
+        if isinstance(error, BudgetError):
+            raise
         raise BudgetError(
             f"the states of this job do not fit this process: {error}; check classes and shapes"
         ) from error
@@ -221,51 +296,21 @@ def rehearse(
     return trace.passes, outcomes
 
 
+def _check_room(pass_: Pass) -> None:
+    """Raise :class:`BudgetError` where this process could not hold the results of a pass."""
+    needed = project_client([pass_], 0, 1)
+    limit = memory_limit_nbytes()
+    if needed.nbytes > limit:
+        check_client(needed, limit)
+
+
 def _rehearsed(work: Work) -> Work:
     """Return the work over synthetic rows: a known head may well get none of them right."""
     statistics = tuple(
         replaced(s, where=Valid()) if isinstance(s.where, Correct) else s for s in work.statistics
     )
-    return replace(work, split=SyntheticSplit.of(work.split), statistics=statistics)
-
-
-def replay(
-    jobs: Mapping[str, Job],
-    settings: Settings,
-    cache: Path,
-    *,
-    stage: str = "fit",
-    skip_nonfinite: bool = False,
-) -> tuple[list[Pass], Pass | None, dict[str, Any]]:
-    """Run jobs on what earlier runs left in ``cache``; nothing else is read.
-
-    Returns the passes that need no reading, the first that does (None if there is no such), and
-    the outcomes where all passes were there.
-    """
-    return mended(partial(_replayed, jobs, settings, cache, stage, skip_nonfinite))
-
-
-def _replayed(
-    jobs: Mapping[str, Job], settings: Settings, cache: Path, stage: str, skip_nonfinite: bool
-) -> tuple[list[Pass], Pass | None, dict[str, Any]]:
-    trace = Trace()
-
-    def execute(pass_: Pass) -> Sequence[Partial]:
-        schedules = [settings.schedule(work, cache) for work in pass_.works]
-        if any(schedule.steps for schedule in schedules):
-            raise _UnfinishedError(pass_)
-        return [root_of(schedule, 0) for schedule in schedules]
-
-    try:
-        outcomes = run_jobs(jobs, execute, stage=stage, skip_nonfinite=skip_nonfinite, trace=trace)
-    except _UnfinishedError as unfinished:
-        return trace.passes, unfinished.pass_, {}
-    return trace.passes, None, outcomes
-
-
-class _UnfinishedError(Exception):
-    """A pass that cannot be answered from files."""
-
-    def __init__(self, pass_: Pass) -> None:
-        super().__init__(pass_.name)
-        self.pass_ = pass_
+    # A row for every class makes scorers as large as they will be; but where a class has a matrix
+    # of its own, matrices of nothing but zeros take no memory.
+    small = all(s.stripes(work.split.schema, 2) is None for s in work.statistics)
+    made_up = SyntheticSplit.of(work.split, every_class=small)
+    return replace(work, split=made_up, statistics=statistics)

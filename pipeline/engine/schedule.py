@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pipeline.chunk import Block, Split
 from pipeline.fold import AnyStatistic
@@ -20,6 +20,8 @@ from pipeline.plan import Work, levels_in_a_task
 from pipeline.pooled import PooledSplit, copies_of, pools
 from pipeline.procedure import Rows
 from pipeline.views import View
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,8 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self._leaves: dict[frozenset[str], tuple[tuple[str, ...], ...]] = {}
+        self._sources: dict[tuple[tuple[str, str], ...], Split] = {}
+        self._memo: dict[tuple[str, tuple[str, ...]], Any] = {}
         split = self.work.split
         self.durable = split.identity(split.blocks[0], frozenset()) is not None
         self._token = uuid.uuid4().hex
@@ -143,6 +147,15 @@ class Schedule:
             ]
             self._leaves[stored] = tuple(tuple(level) for level in node_names(leaves))
         return self._leaves[stored]
+
+    @property
+    def done(self) -> bool:
+        """Whether every root, and every block of a table of rows, is there already."""
+        return self.durable and all(
+            self.partials.has(wanted.key, node)
+            for wanted in self.wanted
+            for node in (wanted.levels[0] if isinstance(wanted.request, Rows) else [wanted.root])
+        )
 
     @cached_property
     def steps(self) -> Sequence[FoldStep | MergeStep]:
@@ -167,13 +180,28 @@ class Schedule:
 
     def source(self, step: FoldStep) -> Split:
         """Return the split that a step reads: pooled copies where they are there and enough."""
-        split = self.work.split
+        if not self.durable:
+            return self.work.split
+        copies = self._alike(step, "copies", lambda: copies_of(step.views, self.work.split))
         there = {
             field: key
-            for field, (table, key) in copies_of(step.views, split).items()
-            if self.durable and self._all_there(table, key, step.blocks)
+            for field, (table, key) in copies.items()
+            if self._all_there(table, key, step.blocks)
         }
-        return PooledSplit(split, self.partials, there) if there else split
+        return self._pooled(tuple(there.items()))
+
+    def _pooled(self, there: tuple[tuple[str, str], ...]) -> Split:
+        if there not in self._sources:
+            pooled = PooledSplit(self.work.split, self.partials, dict(there))
+            self._sources[there] = pooled if there else self.work.split
+        return self._sources[there]
+
+    def _alike(self, step: FoldStep, what: str, compute: Callable[[], T]) -> T:
+        """Return what is the same for all steps that make the same, computed once."""
+        made = (*(entry.key for entry in step.statistics), *(entry.key for entry in step.tables))
+        if (what, made) not in self._memo:
+            self._memo[what, made] = compute()
+        return self._memo[what, made]  # type: ignore[no-any-return]
 
     def _all_there(self, table: Rows, key: str, blocks: Sequence[Block]) -> bool:
         return all(self.partials.has(key, leaf) for leaf in self._leaves_of(table, blocks))
@@ -188,7 +216,9 @@ class Schedule:
             return step
         copies = tuple(
             Tabled(table, key, self._leaves_of(table, step.blocks))
-            for table, key in pools(step.views, self.work.split).values()
+            for table, key in self._alike(
+                step, "pools", lambda: pools(step.views, self.work.split)
+            ).values()
             if not self._all_there(table, key, step.blocks)
         )
         return replace(step, tables=(*step.tables, *copies))
@@ -265,15 +295,15 @@ class Schedule:
         """The steps that read."""
         return [step for step in self.steps if isinstance(step, FoldStep)]
 
-    @property
-    def read_nbytes(self) -> int:
-        """Logical bytes that are left to read."""
-        return sum(self.step_nbytes(step) for step in self.folds)
-
     def step_nbytes(self, step: FoldStep) -> int:
         """Logical bytes that a step reads."""
-        work = self.work_of(step)
-        return sum(b.rows for b in step.blocks) * work.split.schema.row_nbytes(work.fields)
+        source = self.source(step)
+
+        def row_nbytes() -> int:
+            return source.schema.row_nbytes(self.work_of(step).fields)
+
+        what = "pooled" if isinstance(source, PooledSplit) else "stored"
+        return sum(block.rows for block in step.blocks) * self._alike(step, what, row_nbytes)
 
     def work_of(self, step: FoldStep) -> Work:
         """Return the part of the work that a step does."""
@@ -285,7 +315,7 @@ class Schedule:
 
     @property
     def partials_nbytes(self) -> int:
-        """Bytes of the partials and pooled copies that the steps will write, and that stay."""
+        """Bytes of the states that the steps will write, and that stay."""
         if not self.durable:
             return 0
         schema = self.work.split.schema
@@ -300,10 +330,16 @@ class Schedule:
                 for entry in step.statistics
                 if len(entry.children) == FAN_IN
             )
-        tables = sum(
-            8 * block.rows * math.prod(entry.rows.view.shape(schema))
-            for step in self.folds
+        return max(0, states)
+
+    def tables_nbytes(self, step: FoldStep, *, wanted: bool) -> int:
+        """Bytes of the rows that a step will write: those asked for, or the pooled copies."""
+        if not self.durable:
+            return 0
+        asked = {entry.key for entry in self.wanted}
+        rows = sum(block.rows for block in step.blocks)
+        return sum(
+            8 * rows * math.prod(entry.rows.view.shape(self.work.split.schema))
             for entry in step.tables
-            for block in step.blocks
+            if (entry.key in asked) == wanted
         )
-        return max(0, states) + tables

@@ -18,10 +18,11 @@ class Execute(Protocol):
 
 def run_serial(pass_: Pass) -> Sequence[Partial]:
     """Run a pass in this thread: a few lines that compute what threads and dask compute."""
-    return [_run_work(work) for work in pass_.works]
+    return [run_work(work) for work in pass_.works]
 
 
-def _run_work(work: Work) -> Partial:
+def run_work(work: Work) -> Partial:
+    """Fold the blocks of a work and merge their partials."""
     folds = (fold(work.statistics, work.split, block, work.rows) for block in work.split.blocks)
     return merged(work, folds)
 

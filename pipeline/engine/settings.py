@@ -12,7 +12,7 @@ from pipeline.chunk import Block
 from pipeline.engine.schedule import Schedule
 from pipeline.errors import DamagedPartialError, PartDoneError
 from pipeline.partials import Partials
-from pipeline.plan import WINDOW, Pass, Pending, Work
+from pipeline.plan import WINDOW, Pass, Work
 
 BLAS_THREADS = 1
 """Threads of linear algebra, everywhere: its results differ in bits between thread counts."""
@@ -70,13 +70,3 @@ def mended(run: Callable[[], T]) -> T:
 def window(workers: int) -> int:
     """Return how many tasks are in flight: one runs while the next is on its way."""
     return WINDOW * max(1, workers)
-
-
-def pending(pass_: Pass, settings: Settings, cache: Path) -> Pending:
-    """Return what is left to do of a pass; of a part of an array job, its share."""
-    schedules = [next(settings.schedules(work, cache)) for work in pass_.works]
-    return Pending(
-        sum(len(step.blocks) for schedule in schedules for step in schedule.folds),
-        sum(schedule.read_nbytes for schedule in schedules),
-        sum(schedule.partials_nbytes for schedule in schedules),
-    )

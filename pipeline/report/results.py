@@ -7,7 +7,6 @@ add to the file without a new schema number.
 
 import json
 import math
-import os
 import types
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +22,7 @@ from typing import (
     is_typeddict,
 )
 
+from pipeline import files
 from pipeline.errors import DataError, MissingInputError
 
 SCHEMA = 1
@@ -258,16 +258,9 @@ def check(content: Any, where: str = FILE_NAME) -> Results:
 
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text beside ``path``, flush it to the disk and rename it into place."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="\n") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    content = text.encode("utf-8", errors="backslashreplace")
+    remedy = "name another directory for the runs"
+    files.write_whole(path, lambda file: file.write(content), len(content), remedy)
 
 
 def _plain(tree: Any) -> Any:

@@ -89,6 +89,8 @@ class ClassMoments:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise ConfigError(f"precision: {self.precision!r}; choose {', '.join(PRECISIONS)}")
+        if self.precision == "auto" and not isinstance(self.of, Tokens):
+            object.__setattr__(self, "precision", "float64")  # one computation, one name
 
     @property
     def views(self) -> tuple[View, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from pipeline import content
+from pipeline import content, files
 from pipeline.content import Const
 from pipeline.errors import ConfigError, CorruptError, ExistsRefusedError, MissingInputError
 from pipeline.store import disk
@@ -47,16 +47,17 @@ def save(
         "value": tree,
     }
     text = disk.to_json(head)
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
-    partial.mkdir()
-    try:
-        save_file(constants, partial / ARRAYS)
-        disk.sync(partial / ARRAYS)
-        disk.write_text(partial / TREE, text)
-        _publish(partial, target)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    nbytes = sum(array.nbytes for array in constants.values()) + len(text)
+    with files.told(target.name, target.parent, nbytes, "save it to another directory"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            partial.mkdir()
+            _save_arrays(constants, partial / ARRAYS)
+            disk.write_text(partial / TREE, text)
+            _publish(partial, target)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
 
 def load(directory: str | Path) -> tuple[Any, dict[str, Any]]:
@@ -76,6 +77,14 @@ def load(directory: str | Path) -> tuple[Any, dict[str, Any]]:
         ) from error
     except TypeError as error:
         raise ConfigError(f"{source} was saved by another version ({error}); fit again") from error
+
+
+def _save_arrays(constants: Mapping[str, np.ndarray[Any, Any]], path: Path) -> None:
+    try:
+        save_file(dict(constants), path)
+    except SafetensorError as error:
+        raise OSError(str(error)) from error
+    disk.sync(path)
 
 
 def _check_free(target: Path, overwrite: bool) -> None:

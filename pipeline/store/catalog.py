@@ -35,14 +35,15 @@ class Store:
         is removed when the first block of the new one is committed, not before.
         """
         root = Path(path).absolute()
-        root.parent.mkdir(parents=True, exist_ok=True)
-        replaced: list[str] = []
-        with disk.locked(root, ""):
-            if root.is_file() or (root.exists() and any(root.iterdir())):
-                replaced = _replace(root, overwrite)
-            own = {"schema_version": layout.SCHEMA_VERSION}
-            extra = {REPLACES: replaced} if replaced else {}
-            disk.write_group(root, {layout.DECLARATION: {**own, **extra}})
+        with disk.told(root.name, root.parent):
+            root.parent.mkdir(parents=True, exist_ok=True)
+            replaced: list[str] = []
+            with disk.locked(root, ""):
+                if _is_taken(root):
+                    replaced = _replace(root, overwrite)
+                own = {"schema_version": layout.SCHEMA_VERSION}
+                extra = {REPLACES: replaced} if replaced else {}
+                disk.write_group(root, {layout.DECLARATION: {**own, **extra}})
         return cls(root)
 
     @classmethod
@@ -117,7 +118,7 @@ class Store:
             chunk_nbytes=chunk_nbytes,
             attributes=attributes or {},
         )
-        with disk.locked(self.path, ""):
+        with disk.told(name, self.path), disk.locked(self.path, ""):
             if self._exists(name):
                 self._check_same(name, declared, exist_ok)
             else:
@@ -155,6 +156,14 @@ class Store:
                 disk.write_group(self.path / parent, {})
         disk.write_group(self.path / name, declared.to_attributes())
         disk.write_group(self.path / name / layout.MANIFEST, {})
+
+
+def _is_taken(root: Path) -> bool:
+    """Tell whether something is there already, other than what a killed creation left."""
+    if not root.is_dir():
+        return root.exists()
+    disk.sweep(root, Path(disk.GROUP_FILE).stem)
+    return any(root.iterdir())
 
 
 def _replace(root: Path, overwrite: bool) -> list[str]:

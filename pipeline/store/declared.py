@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pipeline.chunk import ArraySpec, Block, Chunk, Schema
 from pipeline.errors import MissingInputError
@@ -18,7 +18,7 @@ class DeclaredSplit:
     """The blocks and chunks that a store would give rows of this shape."""
 
     schema: Schema
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...] = field(hash=False)  # many: what they are follows from the rest
     chunk_rows: int
 
     @classmethod
@@ -68,9 +68,9 @@ class DeclaredSplit:
             coded[widest_of_all] = self.chunk_rows
         return reading_nbytes(specs, coded, step_rows or self.chunk_rows, SLOTS)
 
-    def identity(self, block: Block, fields: frozenset[str]) -> str | None:
-        """Return None: nothing is known of the rows."""
-        return None
+    def identity(self, block: Block, fields: frozenset[str]) -> str:
+        """Return a name that no partial has: once stored, the rows will have checksums."""
+        return f"declared-{self.name.replace('/', '-')}-{block.index}"
 
     def checksums(self, block: Block, fields: frozenset[str]) -> Mapping[str, str]:
         """Raise: there is nothing to read."""

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from pipeline import locks
+from pipeline import files, locks
 from pipeline.errors import ConfigError, CorruptError, MissingInputError
 from pipeline.files import sync as sync
 
@@ -34,12 +34,21 @@ def sync_names(files: Iterable[Path], top: Path) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a file so that after a crash either the old or the whole new text is there."""
     partial = path.with_suffix(f".{uuid.uuid4().hex}{_PARTIAL}")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
     sync(path.parent)
+
+
+def told(what: str, root: Path, nbytes: int = 0) -> AbstractContextManager[None]:
+    """Make one clear error of a disk that is full, or cannot be written to."""
+    remedy = "move the store to a larger disk (committed blocks are kept)"
+    return files.told(what, root, nbytes, remedy)
 
 
 def sweep(directory: Path, stem: str) -> None:

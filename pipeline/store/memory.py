@@ -15,6 +15,7 @@ from pipeline.chunk import Arena, ArraySpec, Block, Chunk, Schema
 from pipeline.errors import ConfigError, DataError
 from pipeline.store import checksum, layout
 from pipeline.store.coded import CODEC_FACTOR
+from pipeline.store.file_rows import FileRows
 from pipeline.store.objects import Objects, held_rows, is_lazy, object_rows
 
 CHUNK_NBYTES = 4 * 2**20
@@ -48,7 +49,7 @@ class ArraySplit:
         shorthands = {"features": features, "labels": labels}
         named = {key: array for key, array in shorthands.items() if array is not None}
         self.name = name
-        self._offset = 0
+        self._starts: dict[str, int] = {}  # first rows of what only() cuts off
         self._arrays = {
             key: array if hasattr(array, "dtype") else np.asarray(array)
             for key, array in {**(arrays or {}), **named}.items()
@@ -92,13 +93,30 @@ class ArraySplit:
         return layout.is_ood(self.name)
 
     def only(self, block: Block) -> ArraySplit:
-        """Return a split with the rows of one block alone: what a worker process is sent."""
+        """Return a split with the rows of one block alone: what a worker process is sent.
+
+        Rows in files are left there: see :mod:`pipeline.store.shared`.
+        """
         if len(self.blocks) == 1:
             return self
         part = copy(self)
-        part._offset = block.start
-        part._arrays = {name: self.rows(name, block.start, block.stop) for name in self._arrays}
+        part.blocks = (block,)
+        sent = [name for name, array in self._arrays.items() if not isinstance(array, FileRows)]
+        part._starts = dict.fromkeys(sent, block.start)
+        rows = {name: self.rows(name, block.start, block.stop) for name in sent}
+        part._arrays = {**self._arrays, **rows}
         return part
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """The arrays by name."""
+        return self._arrays
+
+    def with_arrays(self, arrays: Mapping[str, Array]) -> ArraySplit:
+        """Return a split that finds the same rows in other arrays."""
+        other = copy(self)
+        other._arrays = dict(arrays)
+        return other
 
     def read(
         self, block: Block, fields: frozenset[str], step_rows: int | None = None
@@ -158,7 +176,8 @@ class ArraySplit:
 
     def rows(self, name: str, start: int, stop: int) -> np.ndarray[Any, Any]:
         """Return rows of one array on the host, as computations see them."""
-        rows = self._arrays[name][start - self._offset : stop - self._offset]
+        first = self._starts.get(name, 0)
+        rows = self._arrays[name][start - first : stop - first]
         if hasattr(rows, "compute"):  # dask; the caller may be a worker thread of its own
             rows = rows.compute(scheduler="synchronous")
         spec = self.schema.arrays[name]

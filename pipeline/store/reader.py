@@ -163,7 +163,7 @@ class StoredSplit:
     def _step(self, step_rows: int | None) -> int:
         if step_rows is not None and step_rows < 1:
             raise ConfigError(f"step_rows must be at least 1, got {step_rows}")
-        return min(step_rows or self.chunk_rows, self.chunk_rows)
+        return step_rows or self.chunk_rows
 
     def record(self, block: Block) -> manifest.Record:
         """Return what the manifest says of a block."""

@@ -24,7 +24,6 @@ from pipeline.errors import (
     CorruptError,
     DataError,
     ExistsRefusedError,
-    FeatfoldError,
 )
 from pipeline.store import checksum, disk, layout, manifest
 from pipeline.store.declaration import Declaration
@@ -86,13 +85,14 @@ class SplitWriter:
                 "resume with missing(), or pass overwrite=True"
             )
         self._check(contents, block.rows, block.start)
-        self._create_arrays(contents)
         generation = 0 if known is None else known.generation + int(known.committed)
         generation += int(known is not None and known.removed)
-        with self._guard(block):
-            if known is not None and known.committed:
-                manifest.write_record(self._split, manifest.Record.of(block, generation, {}))
-            self._put(block, contents, generation)
+        with self._told(block):
+            self._create_arrays(contents)
+            with self._guard(block):
+                if known is not None and known.committed:
+                    manifest.write_record(self._split, manifest.Record.of(block, generation, {}))
+                self._put(block, contents, generation)
 
     def remove(self, block_index: int) -> Block:
         """Take a block out for good, and return it; the other blocks keep their index and rows.
@@ -101,7 +101,10 @@ class SplitWriter:
         removes what is left of the files. ``write`` with ``overwrite`` brings the rows back.
         Raises ConfigError for a block that was never committed.
         """
-        with disk.locked(self.root, self.name):
+        with (
+            disk.told(f"{self.name}, the removal of block {block_index}", self.root),
+            disk.locked(self.root, self.name),
+        ):
             record = manifest.read_record(self._split, block_index)
             if record is None:
                 raise ConfigError(
@@ -134,13 +137,20 @@ class SplitWriter:
         contents = _as_arrays(arrays)
         rows = _length(contents, self._where)
         self._check(contents, rows, 0)
-        self._create_arrays(contents)
-        with disk.locked(self.root, self.name):
-            block = self._next_block(rows)
-            for name in self.declared.arrays:
-                self._resize(name, block.stop)
-            self._put(block, contents, 0)
+        with self._told(Block(0, 0, rows), f"{rows} rows to append"):
+            self._create_arrays(contents)
+            with disk.locked(self.root, self.name):
+                block = self._next_block(rows)
+                for name in self.declared.arrays:
+                    self._resize(name, block.stop)
+                self._put(block, contents, 0)
         return block
+
+    def _told(self, block: Block, what: str = "") -> AbstractContextManager[None]:
+        """Make one clear error of a disk that is full."""
+        what = what or f"block {block.index} (rows {block.start}-{block.stop})"
+        nbytes = block.rows * sum(spec.nbytes for spec in self.declared.arrays.values())
+        return disk.told(f"{self.name}, {what}", self.root, nbytes)
 
     @property
     def _where(self) -> str:
@@ -235,17 +245,11 @@ class SplitWriter:
 
     def _put(self, block: Block, contents: Mapping[str, Array], generation: int) -> None:
         """Write the chunks of a block, flush them, and commit."""
-        try:
-            stored = {
-                name: self._put_array(block, name, spec, contents[name])
-                for name, spec in self.declared.arrays.items()
-            }
-            manifest.write_record(self._split, manifest.Record.of(block, generation, stored))
-        except OSError as error:
-            raise FeatfoldError(
-                f"{self._where}: block {block.index} (rows {block.start}-{block.stop}) was not "
-                f"written: {error}; mend that and resume, nothing committed is lost"
-            ) from error
+        stored = {
+            name: self._put_array(block, name, spec, contents[name])
+            for name, spec in self.declared.arrays.items()
+        }
+        manifest.write_record(self._split, manifest.Record.of(block, generation, stored))
         forget_replaced(self.root)
 
     def _put_array(self, block: Block, name: str, spec: ArraySpec, given: Array) -> manifest.Stored:

@@ -184,6 +184,13 @@ SHAPES = (
     Shape(500, 4, 256, 10, "float64"),
 )
 """Few and many rows, features and classes; every width of floats; with and without masks."""
+SMALL_SHAPES = (
+    Shape(1, 2, 128, 20),
+    Shape(4096, 2, 64, 10, "float16"),
+    Shape(500, 4, 128, 20, "float64", masked=True),
+    Shape(64, 16, 256, 6),
+)
+"""The same for statistics with a covariance per class or position."""
 
 
 CLASSES, TOKENS, FEATURES = 5, 4, 12

@@ -150,6 +150,22 @@ class StatisticLaws(MemoryLaws):
         assert pickle.loads(pickle.dumps(self.statistic)) == self.statistic
         assert_same(pickle.loads(pickle.dumps(state)), state)
 
+    def test_stripes_join_to_the_same_bits(self) -> None:
+        rows = self.rows()
+        split = rows.cut(recipes.regular(rows.rows, 30))
+        whole = drive.fold_all(self.statistic, split)
+        before = self.statistic.state_nbytes(rows.schema)
+        for n in (1, 2, 3, 1000):
+            stripes = self.statistic.stripes(rows.schema, n)
+            if stripes is None:
+                return  # its state is small
+            parts = [drive.fold_all(stripe, split) for stripe in stripes]
+            assert_same(self.statistic.join(parts), whole)
+            widest = max(stripe.state_nbytes(rows.schema) for stripe in stripes)
+            assert len(stripes) <= n
+            assert widest < before or len(stripes) == 1
+            assert len({*stripes}) == len(stripes)
+
     # Identity
 
     def test_its_saved_form_is_the_same_computation(self) -> None:

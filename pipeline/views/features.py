@@ -137,7 +137,8 @@ class Pooled:
         spec = schema.spec(field)
         images = 2 * min(rows, arrays.TILE_IMAGES) if "mask" in schema.arrays else 0
         masked = floats_nbytes(spec.shape, images, spec.memory_dtype.itemsize)
-        return masked + floats_nbytes(self.shape(schema), rows) + 48 * rows
+        widened = floats_nbytes(spec.shape, 1) if len(spec.shape) == 2 else 0
+        return masked + widened + floats_nbytes(self.shape(schema), rows) + 48 * rows
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -151,7 +152,7 @@ class Pooled:
             valid = valid_tokens(chunk)
             pooled = arrays.by_tiles(_sum_of_valid, x, valid, tile_rows=arrays.TILE_IMAGES)
         else:
-            pooled = xp.sum(x, axis=1, dtype=xp.float64)
+            pooled = arrays.sum_tokens(x)
         pooled /= xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
         return pooled
 

@@ -12,6 +12,7 @@ from pipeline.chunk import IS_OOD, Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
 from pipeline.views.base import View, floats_nbytes, memoised, valid_tokens
+from pipeline.views.features import Pooled
 from pipeline.views.logits import Logits, Predicted
 
 
@@ -212,9 +213,14 @@ class Finite:
     def nbytes(self, schema: Schema, rows: int) -> int:
         tile = 2 * min(rows, arrays.TILE_IMAGES)
         names = [name for name in self.names if name in schema.arrays]
-        return rows * 4 + max(
-            (floats_nbytes(schema.arrays[n].shape, tile, 1) for n in names), default=0
+        shapes = {name: schema.arrays[name].shape for name in names}
+        pooled = sum(
+            Pooled("mean", name).nbytes(schema, rows)
+            for name, shape in shapes.items()
+            if len(shape) == 2
         )
+        looked_at = (floats_nbytes(shape, tile, 1) for shape in shapes.values())
+        return rows * 4 + pooled + max(looked_at, default=0)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -231,9 +237,12 @@ def _finite_rows(chunk: Chunk, name: str) -> Array:
     every = Every()(chunk)
     if not xp.isdtype(x.dtype, "real floating"):
         return every
-    # One finite sum proves every entry finite at a third of the cost of looking at each.
+    # One finite sum proves every entry finite at a third of the cost of looking at each; the means
+    # of tokens are there anyway.
     with np.errstate(over="ignore", invalid="ignore"):
-        total = xp.sum(x, dtype=xp.float64 if arrays.itemsize(x.dtype) == 8 else xp.float32)
+        summed = Pooled("mean", name)(chunk) if x.ndim == 3 else x
+        wide = arrays.itemsize(summed.dtype) == 8
+        total = xp.sum(summed, dtype=xp.float64 if wide else xp.float32)
     if bool(xp.isfinite(total)):
         return every
     if x.ndim == 3 and "mask" in chunk.arrays:

@@ -95,6 +95,7 @@ def test_scheduler_extrapolates(bench, tmp_path):
     assert [count["blocks"] for count in found["counts"]] == [100, 120]
     assert all(count["merges"] >= 14 for count in found["counts"])
     assert all(count["pass_seconds"] > 0 for count in found["counts"])
+    assert all(0 <= count["worker_growth_nbytes"] < 2**26 for count in found["counts"])
     far = found["seconds_at_no_task"] + 10_000 * found["seconds_per_task"]
     assert found["seconds_far"] == pytest.approx(far)
     assert "No-op blocks on 1 workers" in err
@@ -140,9 +141,8 @@ def test_memory_compares_two_sizes(bench, tmp_path):
         assert row["growth"] == pytest.approx(large / small - 1)
         shares = [p / q for p, q in zip(row["peak_nbytes"], row["projected_nbytes"], strict=True)]
         assert row["measured_over_projected"] == pytest.approx(max(shares))
-    assert found["within_projection"] == all(
-        row["measured_over_projected"] <= 1 for row in found["measured"]
-    )
+    assert found["within_projection"], found["measured"]
+    assert found["largest_growth"] == max(row["growth"] for row in found["measured"])
     assert "Peak memory of a worker" in err
     assert list(tmp_path.iterdir()) == []
 

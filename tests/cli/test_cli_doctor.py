@@ -1,5 +1,7 @@
 """``featfold doctor``: what it finds on this machine, and on ones that were spoilt on purpose."""
 
+import errno
+import fcntl
 import json
 import os
 import resource
@@ -102,3 +104,31 @@ def test_no_gpu_library_is_loaded(tmp_path, environment):
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+
+
+def test_a_lock_that_keeps_others_out(tmp_path):
+    check = checks.check_lock(tmp_path)
+    assert (check.state, check.found) == ("ok", f"works in {tmp_path}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_keeps_nobody_out_fails(tmp_path, monkeypatch):
+    monkeypatch.setattr(fcntl, "flock", lambda handle, how: None)
+    check = checks.check_lock(tmp_path)
+    assert (check.state, check.found) == ("fail", "a lock does not keep others out")
+
+
+def test_leases_in_place_of_refused_locks_are_a_warning(tmp_path, monkeypatch):
+    def refused(handle, how):
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    check = checks.check_lock(tmp_path)
+    assert check.state == "warn"
+    assert "flock is refused" in check.found
+    assert "waits 35 s" in check.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_without_room_for_a_lock_fails(tmp_path):
+    assert checks.check_lock(tmp_path / "none").state == "fail"

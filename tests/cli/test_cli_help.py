@@ -58,7 +58,8 @@ def test_a_mistyped_verb_is_suggested(shell):
     ("arguments", "words"),
     [
         ([], "Usage: featfold"),
-        (["plan"], "Missing argument 'JOB.yaml'"),
+        (["run"], "Missing argument 'JOB.yaml'"),
+        (["plan"], "--synthetic SHAPE"),
         (["plan", "a.yaml", "b.yaml"], "unexpected extra argument"),
         (["run", "a.yaml", "--memry", "1GB"], "--memory"),
         (["run", "a.yaml", "--workers"], "requires an argument"),

@@ -2,9 +2,11 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from pipeline.plan import human
+from pipeline.store import Store, reader
 
 DECLARED = """\
 name: vit
@@ -81,6 +83,95 @@ def test_a_store_is_planned_over_its_splits(cli, job):
     assert code == 0
     assert "id/train: features, labels" in out
     assert "ood/far/b" in out
+
+
+def test_hours_and_disk_of_a_shape_that_nobody_has_stored(cli, tmp_path, cache, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shape = "1280000x49x1024:float32:1000"
+    code, out, _ = cli("plan", "--synthetic", shape, "--cluster", "local", "--workers", "2",
+                       "--cache", cache)  # fmt: skip
+    assert code == 0
+    assert f"reads {human(1_280_000 * ROW_NBYTES)}" in out
+    for words in ("min to", " tasks", "disk: partials", "pooled copies 9.77 GiB", "client: "):
+        assert words in out
+    assert max(map(len, out.splitlines())) <= 80
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_of_32_terabytes_has_at_most_ten_thousand_tasks_a_pass(cli, cache):
+    code, out, _ = cli("plan", "--synthetic", "32TBx49x1024", "--json", "--cluster", "local",
+                       "--workers", "2", "--cache", cache)  # fmt: skip
+    plan = json.loads(out)
+    (only,) = plan["passes"]
+    assert code == 0
+    assert only["nbytes"] > 32e12
+    assert only["blocks"] > 60_000
+    assert 5_000 < only["tasks"] <= 10_000
+    assert only["copies_nbytes"] == 32 * 10**12 // (49 * 1024 * 4) * 1024 * 8
+    assert 9_000 * 39 * 2**20 < only["partials_nbytes"] < 10_000 * 40 * 2**20
+    least, most = only["seconds_expected"]
+    assert 0 < least < most
+    assert 2**20 < plan["client"]["projected_nbytes"] < 2**30
+
+
+def test_a_job_is_planned_for_a_shape(cli, job):
+    code, out, _ = cli("plan", job, "--synthetic", "4000x512:float16:10", "--set",
+                       "detectors=[mahalanobis]")  # fmt: skip
+    assert code == 0
+    assert f"reads {human(4000 * (512 * 2 + 8))}" in out
+    assert "ood/far/b" not in out
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ("50000", "expected one or two lengths"),
+        ("50000x49x1024x2", "expected one or two lengths"),
+        ("50000x49x1024:float32:1000:x", "expected one or two lengths"),
+        ("50000x49x1024:float33", "float33"),
+        ("0x49x1024", "at least one row"),
+        ("manyx49x1024", "many"),
+        ("5x0x1024", "length >= 1"),
+        ("5x49x1024:float32:-1", "-1"),
+    ],
+)
+def test_a_shape_that_cannot_be_is_refused(cli, shape, words):
+    code, _, err = cli("plan", "--synthetic", shape)
+    assert code == 2
+    assert words in err
+    assert "50000x49x1024:float32:1000" in err
+
+
+def test_plan_needs_a_job_or_a_shape(cli):
+    code, _, err = cli("plan")
+    assert code == 2
+    assert "--synthetic" in err
+
+
+VIM = ("--set", "detectors=[vim]", "--set", "head=lda")
+
+
+def test_a_pinned_plan_counts_exactly_what_the_pinned_run_reads(cli, job, tmp_path):
+    cache = ("--cache", tmp_path / "own")
+    assert cli("run", job, *VIM, *cache, "--set", "evaluate=null").code == 0
+    rng = np.random.default_rng(1)
+    new = {"features": rng.standard_normal((9, 3, 8)).astype("f4"), "labels": np.arange(9) % 4,
+           "plain": rng.random(9)}  # fmt: skip
+    Store.open(tmp_path / "feats.zarr").writer("id/train").append(new)
+
+    def blocks(*more):
+        _, out, _ = cli("plan", job, *VIM, *cache, "--set", "evaluate=null", "--json", *more)
+        return [(p["blocks_to_read"], p["blocks"]) for p in json.loads(out)["passes"]]
+
+    assert blocks() == [(1, 2), (2, 2)]  # the second pass depends on what the first will find
+    assert blocks("--pin") == [(1, 2), (1, 2)]
+    reader.reset_reads()
+    assert cli("run", job, *VIM, *cache, "--set", "evaluate=null", "--pin").code == 0
+    assert {chunk for _, _, chunk in reader.READS} == {1}
+    assert blocks("--pin") == [(0, 2), (0, 2)]
+    code, _, err = cli("plan", job, *VIM, "--pin", tmp_path / "nowhere")
+    assert code == 4
+    assert "nowhere" in err
 
 
 @pytest.mark.parametrize(

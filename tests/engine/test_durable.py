@@ -18,7 +18,8 @@ from pipeline.engine import (
     Settings,
     Threads,
     Trace,
-    replay,
+    known,
+    rehearse,
     run_jobs,
     run_serial,
     tree,
@@ -167,16 +168,16 @@ def test_parts_of_an_array_job_leave_what_the_whole_needs(store, tmp_path):
     assert reads == 0
 
 
-def test_replay_answers_from_files_alone(store, tmp_path):
+def test_a_rehearsal_answers_from_files_where_they_hold_all(store, tmp_path):
     jobs = jobs_of(store, "mahalanobis", "vim")
-    done, first, outcomes = replay(jobs, Settings(), tmp_path)
-    assert (done, outcomes) == ([], {})
-    assert first.blocks == 20
+    answers = known(Settings(), tmp_path)
+    passes, made_up = rehearse(jobs, known=answers)
+    assert [pass_.blocks for pass_ in passes] == [20, 20]
     expected = run_jobs(jobs, Threads(2, tmp_path))
+    assert made_up != expected
     reader.reset_reads()
-    done, first, outcomes = replay(jobs, Settings(), tmp_path)
-    assert len(done) == 2
-    assert first is None
+    passes, outcomes = rehearse(jobs, known=answers)
+    assert len(passes) == 2
     assert outcomes == expected
     assert not reader.READS
 

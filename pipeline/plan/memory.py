@@ -1,0 +1,212 @@
+"""Memory: what a pass holds on a worker, and what a job holds where it was started."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pipeline.chunk import Split
+from pipeline.content import constants_in
+from pipeline.fold import AnyStatistic, closure, grain_rows, row_nbytes, step_of
+from pipeline.plan.passes import WINDOW, Pass, Work, levels_in_a_task
+from pipeline.pooled import pools
+from pipeline.views import View
+
+NARROWEST = 2**62
+"""Asks for as many stripes as there are classes or positions."""
+SLACK_NBYTES = 8 * 2**20
+"""How far what a worker holds before any work varies, and what is lost between its arrays."""
+KEPT_NBYTES = 32 * 2**20
+"""Freed memory that an allocator keeps: that of arrays below this size."""
+TASK_NBYTES = 16 * 1024
+"""What a client, and the scheduler within it, keep of a task."""
+SOLVING = 4
+"""Matrices as large as the largest result, beside it, while a procedure solves for a scorer."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One term of the memory of a process."""
+
+    name: str
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Memory that one process needs, by part, and the statistic that costs most."""
+
+    parts: tuple[Part, ...]
+    worst: AnyStatistic | None = None
+    worst_nbytes: int = 0
+    asked_by: tuple[str, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts."""
+        return _total(self.parts)
+
+
+def project(pass_: Pass, reserved_nbytes: int, shrink: int = 0) -> Projection:
+    """Project the memory of a worker: the largest of the works of a pass, folding or merging.
+
+    ``shrink`` halves the rows that are read at once. The worst statistic is the one whose states,
+    temporaries and views are largest by themselves.
+    """
+    parts = _heaviest(pass_.works, reserved_nbytes, shrink)
+    own = {s: _own_nbytes(s, work.split, shrink) for work in pass_.works for s in work.statistics}
+    worst = max(own, key=own.__getitem__, default=None)
+    if worst is None:
+        return Projection(parts)
+    return Projection(parts, worst, own[worst], pass_.asked_by.get(worst, ()))
+
+
+def project_client(passes: Sequence[Pass], reserved_nbytes: int, workers: int) -> Projection:
+    """Project the memory of the process that drives a job, beside its workers.
+
+    It keeps what was merged, and its result, of every statistic of a stage: what is cut into
+    stripes is whole here. Of splits in memory it holds the partials that are not merged yet, too;
+    those of stored splits are files.
+    """
+    stages = {pass_.stage: [p for p in passes if p.stage == pass_.stage] for pass_ in passes}
+    works = [work for pass_ in passes for work in pass_.works]
+    constants = {c for work in works for c in constants_in((work.statistics, work.rows))}
+    scorers = sum(math.prod(c.shape) * c.dtype.itemsize for c in constants)
+    parts = max(
+        (_stage_parts(several, workers) for several in stages.values()), key=_total, default=()
+    )
+    sizes = {
+        statistic: statistic.state_nbytes(work.split.schema)
+        for work in works
+        for statistic in work.statistics
+    }
+    worst = max(sizes, key=sizes.__getitem__, default=None)
+    whole = (Part("reserved", reserved_nbytes), Part("scorers", scorers), *parts)
+    if worst is None:
+        return Projection(whole)
+    asked_by = next(pass_.asked_by[worst] for pass_ in passes if worst in pass_.asked_by)
+    return Projection(whole, worst, sizes[worst], asked_by)
+
+
+def _stage_parts(passes: Sequence[Pass], workers: int) -> tuple[Part, ...]:
+    works = [work for pass_ in passes for work in pass_.works]
+    states = [s.state_nbytes(work.split.schema) for work in works for s in work.statistics]
+    waiting = max((_waiting_nbytes(work, workers) for work in works), default=0)
+    return (
+        Part("states", sum(states)),
+        Part("results", sum(states)),
+        Part("solving", SOLVING * max(map(_solved_nbytes, works), default=0)),
+        Part("partials", waiting),
+        Part("tasks", TASK_NBYTES * max((pass_.tasks for pass_ in passes), default=0)),
+    )
+
+
+def _solved_nbytes(work: Work) -> int:
+    """Bytes of the largest state, or of one class or position where there is a matrix for each."""
+    schema = work.split.schema
+    parts = ((s.stripes(schema, NARROWEST) or [s])[0] for s in work.statistics)
+    return max((part.state_nbytes(schema) for part in parts), default=0)
+
+
+def _waiting_nbytes(work: Work, workers: int) -> int:
+    """Bytes of the partials of a split in memory that wait for their neighbours."""
+    split = work.split
+    if not split.blocks or split.identity(split.blocks[0], frozenset()) is not None:
+        return 0
+    levels = len(split.blocks).bit_length() // 3 + 1
+    return (WINDOW * workers + levels) * _sum_of_states(work)
+
+
+def _sum_of_states(work: Work) -> int:
+    return sum(s.state_nbytes(work.split.schema) for s in work.statistics)
+
+
+def _heaviest(works: Sequence[Work], reserved_nbytes: int, shrink: int) -> tuple[Part, ...]:
+    each = [_project_work(work, reserved_nbytes, shrink) for work in works]
+    return max(each, key=_total, default=(Part("reserved", reserved_nbytes),))
+
+
+def _total(parts: Sequence[Part]) -> int:
+    return sum(part.nbytes for part in parts)
+
+
+def _project_work(work: Work, reserved_nbytes: int, shrink: int) -> tuple[Part, ...]:
+    split, schema = work.split, work.split.schema
+    step_rows = step_of(split, work.statistics, shrink)
+    sizes = [s.state_nbytes(schema) for s in work.statistics]
+    fold_work = max((_work_nbytes(s, split) for s in work.statistics), default=0)
+    asked = [*(s.views for s in work.statistics), *(r.views for r in work.rows)]
+    views = _views_nbytes(asked, split, step_rows)
+    held = sum(_held_nbytes(s, split, step_rows) for s in work.statistics)
+    folding = (
+        # While a task folds a run of blocks, a node of each level waits.
+        Part("states", sum(sizes) * (1 + levels_in_a_task(work))),
+        Part("chunk", split.reading_nbytes(work.fields, step_rows)),
+        Part("views", views + held),
+        Part("work", fold_work),
+        Part("outputs", _outputs_nbytes(work)),
+    )
+    # A merge holds two partials of one statistic and their merge, beside what the allocator has not
+    # given back of folding.
+    merge_work = max((s.work_nbytes(schema, 0) for s in work.statistics), default=0)
+    kept = min(KEPT_NBYTES, sum(part.nbytes for part in folding[1:]))
+    merging = (Part("merge", 3 * max(sizes, default=0) + merge_work), Part("kept", kept))
+    return (
+        Part("reserved", reserved_nbytes),
+        Part("slack", SLACK_NBYTES),
+        Part("constants", _constants_nbytes(work)),
+        *max(folding, merging, key=_total),  # a worker does one of them at a time
+    )
+
+
+def _outputs_nbytes(work: Work) -> int:
+    """Bytes of the tables of a block, the pooled copies that a pass keeps among them."""
+    split = work.split
+    views = [view for statistic in work.statistics for view in statistic.views]
+    tables = [table for table, _ in pools(views, split).values()]
+    widths = [math.prod(table.view.shape(split.schema)) for table in (*work.rows, *tables)]
+    return 8 * _block_rows(split) * sum(widths)
+
+
+def _constants_nbytes(work: Work) -> int:
+    """Bytes of the fitted arrays that a worker loads, and of the copy while it checks one."""
+    distinct = set(constants_in((work.statistics, work.rows)))
+    sizes = [math.prod(constant.shape) * constant.dtype.itemsize for constant in distinct]
+    return sum(sizes) + max(sizes, default=0)
+
+
+def _own_nbytes(statistic: AnyStatistic, split: Split, shrink: int) -> int:
+    """Bytes that a statistic needs by itself, apart from reading."""
+    step_rows = step_of(split, [statistic], shrink)
+    views = _views_nbytes([statistic.views], split, step_rows)
+    own = _work_nbytes(statistic, split) + _held_nbytes(statistic, split, step_rows)
+    return 3 * statistic.state_nbytes(split.schema) + own + views
+
+
+def _views_nbytes(asked: Iterable[Iterable[View]], split: Split, rows: int) -> int:
+    """Bytes that distinct views, and those they are made of, hold for the rows of a step."""
+    views = set(closure(view for several in asked for view in several))
+    return sum(view.nbytes(split.schema, rows) for view in views)
+
+
+def _block_rows(split: Split) -> int:
+    """Return the rows of the largest block."""
+    return max((block.rows for block in split.blocks), default=0)
+
+
+def _grain(statistic: AnyStatistic, split: Split) -> int:
+    """Return the rows that are absorbed at once: a grain, or a block where that is smaller."""
+    return min(grain_rows(statistic, split.schema), _block_rows(split))
+
+
+def _work_nbytes(statistic: AnyStatistic, split: Split) -> int:
+    return statistic.work_nbytes(split.schema, _grain(statistic, split))
+
+
+def _held_nbytes(statistic: AnyStatistic, split: Split, step_rows: int) -> int:
+    """Bytes of the views that wait for a grain to fill: none where whole grains are read."""
+    grain = _grain(statistic, split)
+    if grain and min(step_rows, _block_rows(split)) % grain == 0:
+        return 0
+    return grain * sum(row_nbytes(view, split.schema) for view in statistic.views)

@@ -1,0 +1,41 @@
+"""Rows in a file of nothing but their bytes, read where they are sliced."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import MissingInputError
+
+
+class FileRows:
+    """An array of rows in a file, from ``start_nbytes`` on.
+
+    Not mapped into memory: mapped pages count as memory of every process that looks at them.
+    """
+
+    def __init__(
+        self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], start_nbytes: int = 0
+    ) -> None:
+        self.path, self.shape, self.dtype, self.start_nbytes = path, shape, dtype, start_nbytes
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape[1:]) * self.dtype.itemsize
+
+    def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
+        """Read rows; raises MissingInputError where the file is gone or too short."""
+        start, stop, _ = rows.indices(self.shape[0])
+        count = (stop - start) * math.prod(self.shape[1:])
+        offset = self.start_nbytes + start * self.row_nbytes
+        try:
+            read = np.fromfile(self.path, self.dtype, count, offset=offset)
+            return read.reshape(stop - start, *self.shape[1:])
+        except (FileNotFoundError, ValueError) as error:
+            raise MissingInputError(
+                f"{self.path} lacks rows {start}-{stop} ({error}); was it removed during the run?"
+            ) from error
