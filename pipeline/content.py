@@ -241,7 +241,8 @@ def digest(entry: Any) -> str:
         return _digest_of_tree(entry)
     parts = [getattr(entry, name) for name in hints(type(entry))]
     simple = all(isinstance(part, _SIMPLE) or type(part) in _MADE_BY_VALUE for part in parts)
-    made = _digest_of_value(type(entry), *parts) if simple else _digest_of_tree(entry)
+    cls: Any = type(entry)
+    made = _digest_of_value(cls, *parts) if simple else _digest_of_tree(entry)
     object.__setattr__(entry, "_digest", made)
     return made
 
@@ -250,12 +251,12 @@ _SIMPLE = (str, int, types.NoneType, Const)
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _digest_of_value(cls: type, *parts: Any) -> str:
+def _digest_of_value(cls: Any, *parts: Any) -> str:
     """Return the digest of the value of ``cls`` with these fields.
 
     Statistics ask for views by making them, for every chunk again; most have been seen before.
     """
-    made = cls.__new__(cls)
+    made = object.__new__(cls)
     for name, part in zip(hints(cls), parts, strict=True):
         object.__setattr__(made, name, part)
     return _digest_of_tree(made)

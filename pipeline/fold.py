@@ -89,9 +89,8 @@ def fold(
     gathered = gathers(folds, split.schema, arena, block)
     outputs = [_Output(request, block) for request in rows]
     read_nbytes = 0
-    step_rows = step_of(split, statistics, shrink)
-    if step_rows == split.chunk_rows:
-        step_rows = None
+    step = step_of(split, statistics, shrink)
+    step_rows = None if step == split.chunk_rows else step
     for chunk in split.read(block, fields_read(split, statistics, rows), step_rows):
         read_nbytes += arrays.nbytes(chunk.arrays)
         chunk.move(place, arena)
