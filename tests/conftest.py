@@ -17,6 +17,14 @@ settings.load_profile("ci" if "CI" in os.environ else "default")
 pytest.register_assert_rewrite("pipeline.testing")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep what tests measure of this machine out of the cache of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def dask_client() -> Iterator[Any]:
     """A client of two local worker processes with one thread each."""

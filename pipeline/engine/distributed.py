@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from threadpoolctl import threadpool_limits
 
@@ -31,7 +31,9 @@ from pipeline.errors import FeatfoldError
 from pipeline.fold import Partial
 from pipeline.partials import Partials
 from pipeline.plan import Pass, Work, human, project
-from pipeline.store.shared import SharedRows, shared_rows
+
+if TYPE_CHECKING:
+    from pipeline.store.shared import SharedRows
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Dask:
             raise
 
     def _sharing(self) -> AbstractContextManager[SharedRows]:
+        from pipeline.store.shared import shared_rows  # zarr, which not every command needs
+
         return nullcontext(self.shared) if self.shared else shared_rows(self.cache)
 
     def _run(self, pass_: Pass, work: Work, home: Path) -> Partial:

@@ -19,6 +19,8 @@ from pipeline.store import checksum, disk, layout
 from pipeline.store.reads import count
 
 CHECKSUM_NBYTES = 4
+PIECE_NBYTES = 2**19
+"""Bytes that are read at a time: their checksum is then taken where they are in cache."""
 MISSING = "the file is missing"
 _UNORDERED: dict[int, tuple[Any, ...]] = {1: (("bytes", {}),)}
 """The codec of single bytes, which have no order."""
@@ -80,8 +82,7 @@ class RawChunks:
             count(self.split, self.directory.name, index)
             self._file, self._index, self._next, self._crc32c = self._open(index), index, first, 0
         self._file.seek((start - first) * self.spec.nbytes)
-        _read_into(self._file, out)
-        crc32c = checksum.crc32c(out)
+        crc32c = _read_into(self._file, out)
         if start == self._next:
             self._crc32c = checksum.joined(self._crc32c, crc32c, out.nbytes)
             self._next = stop
@@ -97,8 +98,7 @@ class RawChunks:
         """Read one whole chunk, and raise as :meth:`read` would if it was damaged."""
         with self._open(index) as file:
             rows = np.empty(self.chunk_rows * self.spec.nbytes, np.uint8)
-            _read_into(file, rows)
-            _compare(checksum.crc32c(rows), file.read(self.trailer_nbytes))
+            _compare(_read_into(file, rows), file.read(self.trailer_nbytes))
 
     def close(self) -> None:
         """Close the file that is open, if one is."""
@@ -129,11 +129,13 @@ def _compare(computed: int, trailer: bytes) -> None:
         )
 
 
-def _read_into(file: BinaryIO, out: np.ndarray[Any, Any]) -> None:
-    """Fill a contiguous array from a file; one call reads at most 2 GiB."""
-    left = out.reshape(-1).view(np.uint8).data
+def _read_into(file: BinaryIO, out: np.ndarray[Any, Any]) -> int:
+    """Fill a contiguous array from a file, and return its checksum."""
+    left, crc32c = out.reshape(-1).view(np.uint8), 0
     while len(left):
-        got = file.readinto(left)  # type: ignore[attr-defined]
+        got = file.readinto(left[:PIECE_NBYTES].data)  # type: ignore[attr-defined]
         if not got:
             raise ValueError("the file ends too early")
+        crc32c = checksum.crc32c(left[:got], crc32c)
         left = left[got:]
+    return crc32c
