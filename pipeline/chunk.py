@@ -200,7 +200,7 @@ class Split(Protocol):
     def blocks(self) -> Sequence[Block]: ...
     @property
     def chunk_rows(self) -> int:
-        """Most rows of a chunk that :meth:`read` yields."""
+        """Most rows of a chunk that :meth:`read` yields where it is not told otherwise."""
         ...
 
     def only(self, block: Block) -> Split:

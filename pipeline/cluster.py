@@ -223,6 +223,8 @@ def _client(resources: Resources) -> Iterator[Any]:
                     )
                 except RuntimeError as error:
                     raise FeatfoldError(f"{_NOT_STARTED} ({error})") from error
+            # A worker that dies with an answer makes distributed print what is raised anyway.
+            logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
             with local, Client(local) as client:
                 yield client
         else:

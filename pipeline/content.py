@@ -16,7 +16,6 @@ import typing
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
@@ -239,27 +238,38 @@ def digest(entry: Any) -> str:
         return str(known)
     if type(entry) not in _MADE_BY_VALUE:
         return _digest_of_tree(entry)
-    parts = [getattr(entry, name) for name in hints(type(entry))]
-    simple = all(isinstance(part, _SIMPLE) or type(part) in _MADE_BY_VALUE for part in parts)
-    cls: Any = type(entry)
-    made = _digest_of_value(cls, *parts) if simple else _digest_of_tree(entry)
+    made = _digest_of_value(entry)
     object.__setattr__(entry, "_digest", made)
     return made
 
 
-_SIMPLE = (str, int, types.NoneType, Const)
+_PLAIN = (str, int, types.NoneType)
+_SEEN: dict[tuple[Any, ...], str] = {}  # by digests of parts, so that no array is kept with them
+_SEEN_LIMIT = 4096
 
 
-@lru_cache(maxsize=4096, typed=True)
-def _digest_of_value(cls: Any, *parts: Any) -> str:
-    """Return the digest of the value of ``cls`` with these fields.
+def _digest_of_value(entry: Any) -> str:
+    """Return the digest of a value made by :func:`value`.
 
     Statistics ask for views by making them, for every chunk again; most have been seen before.
     """
-    made = object.__new__(cls)
-    for name, part in zip(hints(cls), parts, strict=True):
-        object.__setattr__(made, name, part)
-    return _digest_of_tree(made)
+    key: list[Any] = [type(entry)]
+    for name in hints(type(entry)):
+        part = getattr(entry, name)
+        if isinstance(part, _PLAIN):
+            key += (type(part), part)
+        elif isinstance(part, Const):
+            key += (Const, part.digest)
+        elif type(part) in _MADE_BY_VALUE:
+            key += (type(part), digest(part))
+        else:
+            return _digest_of_tree(entry)
+    made = _SEEN.get(tuple(key))
+    if made is None:
+        if len(_SEEN) >= _SEEN_LIMIT:
+            _SEEN.clear()
+        made = _SEEN[tuple(key)] = _digest_of_tree(entry)
+    return made
 
 
 def _digest_of_tree(entry: Any) -> str:

@@ -116,7 +116,12 @@ def _is_unfinished(name: str) -> bool:
 
 
 def _writer() -> str:
-    return f"{socket.gethostname()}-{os.getpid()}"
+    return f"{_host()}-{os.getpid()}"
+
+
+def _host() -> str:
+    """Return the name of this machine without the dots that end it within the name of a file."""
+    return socket.gethostname().replace(".", "_")
 
 
 def _abandoned(stray: Path) -> bool:
@@ -124,7 +129,7 @@ def _abandoned(stray: Path) -> bool:
     writer, _, _ = stray.name.removesuffix(_ENDING).rpartition("-")
     host, _, process = writer.rpartition("-")
     written = stray.stat().st_mtime
-    if host.endswith(f".{socket.gethostname()}"):
+    if host.rpartition(".")[2] == _host():
         return not _runs_since(int(process), written)
     return time.time() - written > _OLD_SECONDS
 

@@ -201,7 +201,7 @@ class RowTable:
         def write(file: BinaryIO) -> None:
             np.lib.format.write_array_header_1_0(file, head)
             for part in self:  # not into mapped memory: a full disk would end this process
-                file.write(np.ascontiguousarray(part).data)
+                file.write(np.ascontiguousarray(part, first.dtype).data)
 
         nbytes = first.dtype.itemsize * math.prod(shape)
         files.write_whole(path, write, nbytes, "name another directory for the runs")

@@ -40,10 +40,8 @@ def stop(process):
         process.wait()
 
 
-@pytest.fixture(scope="module")
-def file(tmp_path_factory):
-    """The scheduler file of a scheduler that nobody has joined."""
-    path = tmp_path_factory.mktemp("scheduler") / "scheduler.json"
+def scheduler_with(path):
+    """Start a scheduler that nobody has joined, and wait for its file."""
     scheduler = dask(
         "scheduler", "--scheduler-file", path, "--host", "127.0.0.1", "--port", 0,
         "--dashboard-address", "127.0.0.1:0",
@@ -52,6 +50,14 @@ def file(tmp_path_factory):
     while not (path.exists() and path.read_text().strip().endswith("}")):
         assert time.monotonic() < end
         time.sleep(0.05)
+    return scheduler
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """The scheduler file of a scheduler that nobody has joined."""
+    path = tmp_path_factory.mktemp("scheduler") / "scheduler.json"
+    scheduler = scheduler_with(path)
     yield path
     stop(scheduler)
 
@@ -82,12 +88,12 @@ def join(file, tmp_path):
             time.sleep(0.05)
 
 
-def make(path, d):
+def make(path, d, rows=ROWS):
     rng = np.random.default_rng(0)
     specs = {"features": ArraySpec((d,), "float32", "D"), "labels": ArraySpec((), "int64")}
     made = Store.create(path)
     writer = made.create_split(
-        "id/train", specs, classes=K, rows=ROWS, block_nbytes=BLOCK_ROWS * (4 * d + 8),
+        "id/train", specs, classes=K, rows=rows, block_nbytes=BLOCK_ROWS * (4 * d + 8),
         chunk_nbytes=BLOCK_ROWS * 4 * d,
     )  # fmt: skip
     for block in writer.blocks:
@@ -133,8 +139,8 @@ def test_a_scheduler_without_workers_is_one_clear_error(file, monkeypatch):
 
 def fitted(store, cache, kind, memory="auto"):
     jobs = {"m": Job(Mahalanobis(), {"train": (store.split("id/train"),)})}
-    with workplace(jobs, kind, None, memory, cache) as execute:
-        return digest(run_jobs(jobs, execute))
+    with workplace(jobs, kind, None, memory, cache) as place:
+        return digest(run_jobs(jobs, place.execute))
 
 
 def test_a_fit_over_there_is_the_same_to_the_bit(file, join, tmp_path):
@@ -150,3 +156,32 @@ def test_a_plan_is_refused_for_what_the_workers_there_lack(file, join, tmp_path)
     store = make(tmp_path / "feats.zarr", 2048)
     with pytest.raises(BudgetError):
         fitted(store, tmp_path, str(file))
+
+
+def test_a_scheduler_that_dies_during_a_run_is_one_clear_error(tmp_path):
+    path = tmp_path / "scheduler.json"
+    scheduler = scheduler_with(path)
+    worker = dask(
+        "worker", "--scheduler-file", path, "--nthreads", 1, "--no-nanny", "--no-dashboard",
+        "--host", "127.0.0.1", "--local-directory", tmp_path / "worker",
+    )  # fmt: skip
+    folded = []
+
+    def finished(pass_, work, block):
+        folded.append(block)
+        if len(folded) == 5:
+            scheduler.kill()
+
+    store = make(tmp_path / "feats.zarr", 8, rows=40 * BLOCK_ROWS)
+    jobs = {"m": Job(Mahalanobis(), {"train": (store.split("id/train"),)})}
+    resources = cluster.Resources(str(path), 1, 2**30, "")
+    try:
+        with (
+            pytest.raises(FeatfoldError, match=r"the scheduler is gone.*Finished blocks are kept"),
+            cluster.open_cluster(resources, tmp_path / "cache", finished=finished) as running,
+        ):
+            run_jobs(jobs, running.execute)
+    finally:
+        stop(worker)
+        stop(scheduler)
+    assert 5 <= len(folded) < len(store.split("id/train").blocks)

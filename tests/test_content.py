@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import gc
 import json
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -216,6 +218,27 @@ def test_constants_pickle_small_and_come_back_from_the_table() -> None:
     again = pickle.loads(pickled)
     assert again == const
     assert again.array is const.array
+
+
+@value
+class Scaled:
+    by: Const
+
+
+@value
+class Twice:
+    inner: Scaled
+    name: str = "a"
+
+
+def test_what_is_remembered_of_digests_keeps_no_constant() -> None:
+    const = Const(np.random.default_rng(1).standard_normal(10))
+    digests = [digest(Twice(Scaled(const))) for _ in range(2)]
+    assert digests[0] == digests[1] != digest(Twice(Scaled(Const(np.ones(10)))))
+    array = weakref.ref(const.array)
+    del const
+    gc.collect()
+    assert array() is None
 
 
 def in_another_process(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

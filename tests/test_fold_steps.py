@@ -6,7 +6,7 @@ import pytest
 from pipeline import fold
 from pipeline.chunk import ArraySpec
 from pipeline.statistics import ClassMoments
-from pipeline.store import Store, reader
+from pipeline.store import ArraySplit, Store, reader
 from pipeline.views import Pooled, Tokens
 
 TOKENS, D, K, ROWS = 7, 16, 3, 100
@@ -75,3 +75,12 @@ def test_steps_across_chunks_read_each_chunk_once_and_change_no_bit(
         for a, b in zip(ours, theirs, strict=True):
             for x, y in zip(a, b, strict=True):
                 np.testing.assert_array_equal(x, y)
+
+
+def test_rows_in_memory_are_read_in_whole_grains_as_well(grain):
+    rows = np.zeros((ROWS, TOKENS, D), "f4"), np.zeros(ROWS, int)
+    split = ArraySplit(*rows, chunk_rows=5, block_rows=30)
+    step = fold.step_of(split, STATISTICS, 0)
+    assert step == grain
+    (block, *_), fields = split.blocks, frozenset({"features"})
+    assert [chunk.rows for chunk in split.read(block, fields, step)] == [8, 8, 8, 6]

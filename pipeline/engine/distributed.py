@@ -65,8 +65,8 @@ class Dask:
                     for work, home in zip(works, homes, strict=True)
                 ]
         except Exception as error:
-            if type(error).__name__ == "KilledWorker":
-                raise FeatfoldError(_lost_workers(pass_, error)) from error
+            if lost := _lost(pass_, error):
+                raise FeatfoldError(lost) from error
             raise
 
     def _sharing(self) -> AbstractContextManager[SharedRows]:
@@ -97,7 +97,8 @@ class Dask:
         token = uuid.uuid4().hex[:8]
         limit = window(sum(self.client.nthreads().values()))
         made: dict[tuple[str, str], Any] = {}
-        done = as_completed(with_results=True)
+        # Not with_results: a connection that breaks while one is fetched would end in a wait.
+        done = as_completed(loop=self.client.loop)
         flying: set[Any] = set()
         read: int = 0
         for step in schedule.steps:
@@ -107,17 +108,16 @@ class Dask:
                 future = self._merge(pass_, schedule, step, made, token)
             else:
                 while len(flying) >= limit:
-                    finished, nbytes = next(done)  # raises what a task raised
-                    flying.discard(finished)
-                    read += nbytes
+                    finished = done.next_batch()
+                    flying.difference_update(finished)
+                    read += sum(self.client.gather(finished))  # raises what a task raised
                 future = self._fold(pass_, schedule, step, token)
                 flying.add(future)
             for name in step.inputs:
                 made.pop(name, None)
             made |= dict.fromkeys(step.outputs, future)
             done.add(future)
-        read += sum(nbytes for _, nbytes in done)
-        return read
+        return read + sum(sum(self.client.gather(finished)) for finished in done.batches())
 
     def _fold(self, pass_: Pass, schedule: Schedule, step: FoldStep, token: str) -> Any:
         work = schedule.work_of(step)
@@ -146,6 +146,19 @@ class Dask:
         if self.finished is not None and future.status == "finished":
             for block in step.blocks:
                 self.finished(pass_, work, block)
+
+
+def _lost(pass_: Pass, error: Exception) -> str:
+    """Say what a pass has lost, workers or the scheduler; nothing for other errors."""
+    kind = type(error).__name__
+    if kind == "KilledWorker":
+        return _lost_workers(pass_, error)
+    if kind in ("FutureCancelledError", "CommClosedError"):
+        return (
+            f"{pass_.name}: the scheduler is gone, or the connection to it; start it again, and "
+            "run the same again. Finished blocks are kept"
+        )
+    return ""
 
 
 def _lost_workers(pass_: Pass, error: Any) -> str:

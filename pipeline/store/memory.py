@@ -19,7 +19,7 @@ from pipeline.store.file_rows import FileRows
 from pipeline.store.objects import Objects, held_rows, is_lazy, object_rows
 
 CHUNK_NBYTES = 4 * 2**20
-BLOCK_NBYTES = 64 * 2**20
+BLOCK_NBYTES = 128 * 2**20
 LARGEST_CLASSES = 2**24
 """Labels above this are taken for a mistake, such as -1 in an unsigned dtype."""
 _LAYOUTS = {"labels": "", "ids": "", "logits": "K", "mask": "T"}
@@ -157,7 +157,7 @@ class ArraySplit:
     def _step(self, step_rows: int | None) -> int:
         if step_rows is not None and step_rows < 1:
             raise ConfigError(f"step_rows must be at least 1, got {step_rows}")
-        return min(step_rows or self.chunk_rows, self.chunk_rows)
+        return step_rows or self.chunk_rows
 
     def identity(self, block: Block, fields: frozenset[str]) -> str | None:
         """Return None: rows in memory are known only by reading them."""

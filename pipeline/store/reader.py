@@ -71,7 +71,7 @@ class StoredSplit:
 
     @property
     def chunk_rows(self) -> int:
-        """Most rows of a chunk that :meth:`read` yields."""
+        """Most rows of a chunk that :meth:`read` yields where it is not told otherwise."""
         return self.declared.step_rows
 
     @cached_property
