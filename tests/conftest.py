@@ -25,6 +25,15 @@ def _cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_blas_thread() -> Iterator[None]:
+    """Multiply as engines do: with several threads the bits of a row depend on its neighbours."""
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        yield
+
+
 @pytest.fixture(scope="session")
 def dask_client() -> Iterator[Any]:
     """A client of two local worker processes with one thread each."""

@@ -15,12 +15,12 @@ pytestmark = pytest.mark.slow
 
 PROGRAM = Path(__file__).with_name("fit_and_measure.py")
 GROWTH = 0.05
-BLOCK_ROWS, CHUNK_ROWS = 256, 64
+BLOCK_ROWS, CHUNK_ROWS = {"tokens": 256, "pooled": 1024}, {"tokens": 64, "pooled": 256}
 BLOCKS = 9
 """Of n rows: two levels of merges; 8n rows have three."""
 SHAPES = {
-    "tokens": Recipe(rows=BLOCKS * BLOCK_ROWS, tokens=16, features=64, classes=20),
-    "pooled": Recipe(rows=BLOCKS * BLOCK_ROWS, tokens=0, features=1024, classes=20),
+    "tokens": Recipe(rows=BLOCKS * BLOCK_ROWS["tokens"], tokens=16, features=64, classes=20),
+    "pooled": Recipe(rows=BLOCKS * BLOCK_ROWS["pooled"], tokens=0, features=1024, classes=20),
 }
 
 
@@ -36,12 +36,12 @@ def stores(tmp_path_factory):
             larger = Recipe(**{**vars(recipe), "rows": factor * recipe.rows})
             features_nbytes = recipe.arrays["features"].nbytes
             sizes = {
-                "chunk_nbytes": CHUNK_ROWS * features_nbytes,
-                "block_nbytes": BLOCK_ROWS * row_nbytes,
+                "chunk_nbytes": CHUNK_ROWS[kind] * features_nbytes,
+                "block_nbytes": BLOCK_ROWS[kind] * row_nbytes,
             }
             make(path, larger, 1, **sizes)
             split = Store.open(path).split("id/train")
-            assert (len(split.blocks), split.chunk_rows) == (factor * BLOCKS, CHUNK_ROWS)
+            assert (len(split.blocks), split.chunk_rows) == (factor * BLOCKS, CHUNK_ROWS[kind])
     return made
 
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from pipeline.machine import rss_nbytes
 from pipeline.plan import human
 from pipeline.store import Store, reader
 
@@ -111,7 +112,8 @@ def test_a_store_of_32_terabytes_has_at_most_ten_thousand_tasks_a_pass(cli, cach
     assert 9_000 * 39 * 2**20 < only["partials_nbytes"] < 10_000 * 40 * 2**20
     least, most = only["seconds_expected"]
     assert 0 < least < most
-    assert 2**20 < plan["client"]["projected_nbytes"] < 2**30
+    ours = plan["client"]["projected_nbytes"] - rss_nbytes()  # beside what this process holds now
+    assert ours < 2**30
 
 
 def test_a_job_is_planned_for_a_shape(cli, job):

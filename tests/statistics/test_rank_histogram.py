@@ -86,7 +86,7 @@ def test_any_float_has_its_bin_coarse_and_refined(data: Any, library: str) -> No
         assert_same(found, bins(scores, positive, edges))
         assert found.negatives.sum() + found.positives.sum() == len(scores)
         edges = refined_edges(found, count)
-        assert (np.diff(edges.array) > 0).all()
+        assert (edges.array[1:] > edges.array[:-1]).all()  # a difference would overflow
         assert len(edges.array) <= count + len(scores)
 
 
