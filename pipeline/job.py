@@ -152,8 +152,6 @@ def _run(
         )
         measured = cluster.peak_nbytes()
         resources = cluster.resources
-    if config.resources.cache_limit is not None:
-        Partials(cache / PARTIALS).trim(parse_nbytes(config.resources.cache_limit))
     facts = Facts(
         name=config.name,
         run=directory.name,
@@ -175,6 +173,8 @@ def _run(
     held.check()
     html = report.write_report(results, directory)
     _write_latest(directory)
+    if config.resources.cache_limit is not None:  # scores are read from the cache until here
+        Partials(cache / PARTIALS).trim(parse_nbytes(config.resources.cache_limit))
     return Done(report.read(directory), directory, html)
 
 

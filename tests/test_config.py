@@ -130,6 +130,8 @@ def test_a_wrong_override_is_named_as_one(job):
         config.load(path, ["resources.workers=0"])
     with pytest.raises(ConfigError, match=r"command line resources\.wrkers: unknown key: did you"):
         config.load(path, ["resources.wrkers=1"])
+    with pytest.raises(ConfigError, match=r"nothing is an unknown key: known: version, name"):
+        config.load(path, ["nothing.like.it=1"])
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def plan(
     if path is None and synthetic is None:
         raise ConfigError("plan needs the YAML file of a job, or --synthetic SHAPE")
     asked = shapes.usual_job(overrides) if path is None else config.load(path, overrides)
-    made_up = shapes.made_up(synthetic, asked.fit.split) if synthetic else None
+    made_up = None if synthetic is None else shapes.made_up(synthetic, asked.fit.split)
     planned = planning.plan(asked, pin=pin, synthetic=made_up)
     rates = planning.rates_of(asked)
     terminal.show(planned.explain(rates))

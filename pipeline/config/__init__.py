@@ -78,7 +78,9 @@ def _problem(found: Document, error: dict[str, Any]) -> Problem:
     of_key = unknown or "[key]" in keys or context.get("of_key", False)
     if error["type"] != "missing":
         keys = found.known(keys)
-    text = _unknown(keys) if unknown else words(error, keys)
+    text = _unknown(error["loc"]) if unknown else words(error, keys)
+    if unknown and not keys:  # set on the command line: the document has no place for it
+        text = f"{'.'.join(map(str, error['loc']))} is an {text}"
     if context.get("other") is not None:
         text += f" (the first: {found.place(context['other'])})"
     return Problem(found.place(keys, of_key=of_key), keys, text)

@@ -45,6 +45,7 @@ Counts = np.ndarray[Any, np.dtype[np.int64]]
 SUFFIXES = {"ood": "out", "id": "in"}
 """Positive classes, and what names of numbers call them."""
 
+LARGEST_BINS = 2**24
 LEAST_ROWS = 2**16
 """Distinct scores that ranks have room for in any case: 1.5 MiB of state."""
 
@@ -200,8 +201,10 @@ class AUROC:
     bins: int | None = None
 
     def __post_init__(self) -> None:
-        if self.bins is not None and self.bins < 1:
-            raise ConfigError(f"bins: {self.bins}; expected at least 1, such as 65536")
+        if self.bins is not None and not 1 <= self.bins <= LARGEST_BINS:
+            raise ConfigError(f"bins: {self.bins}; expected 1 to {LARGEST_BINS:,}, such as 65536")
+        if self.bins is not None and self.max_rows is not None:
+            raise ConfigError("bins: their memory does not depend on rows; leave out max_rows")
 
     def passes(self, schema: Schema) -> Passes[MetricResult]:
         if self.bins is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -119,6 +119,17 @@ def check_labels(labels: np.ndarray[Any, Any], classes: int, split: str, start: 
         raise DataError(
             f"split {split}: labels must be below {classes} (the number of classes), got "
             f"{shown}{more}; mend the labels or declare more classes"
+        )
+
+
+def check_mask(specs: Mapping[str, ArraySpec], split: str) -> None:
+    """Raise a DataError if a mask is not one flag for each token of an array with tokens."""
+    tokens = {spec.shape[:1] for spec in specs.values() if len(spec.shape) == 2}
+    if "mask" in specs and tokens and specs["mask"].shape not in tokens:
+        lengths = " or ".join(str(length) for (length,) in sorted(tokens))
+        raise DataError(
+            f"split {split}: mask has rows of shape {specs['mask'].shape}; expected one flag for "
+            f"each token, ({lengths},)"
         )
 
 

@@ -127,6 +127,12 @@ def test_a_job_is_planned_for_a_shape(cli, job):
 @pytest.mark.parametrize(
     ("shape", "words"),
     [
+        ("", "expected one or two lengths"),
+        ("1e6x49x1024", "the rows: '1e6' is not a whole number"),
+        ("1KBx49x1024", "hold less than one row"),
+        ("-5x49x1024", "the rows: '-5' is not a whole number"),
+        ("99999999999999999999x49x1024", "are not planned"),
+        ("100x49x1024:float32:99999999999999999999", "expected ROWSx"),
         ("50000", "expected one or two lengths"),
         ("50000x49x1024x2", "expected one or two lengths"),
         ("50000x49x1024:float32:1000:x", "expected one or two lengths"),

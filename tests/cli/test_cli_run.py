@@ -246,3 +246,13 @@ def test_a_split_that_another_run_fills_ends_with_75(from_sources, shell):
     assert code == 75
     assert "id/train" in err
     assert "try again" in err
+
+
+def test_a_cache_limit_below_everything_takes_nothing_from_the_run(cli, job, tmp_path):
+    cache = tmp_path / "own"
+    code, _, err = cli("run", job, "--cache", cache, "--cache-limit", "1kB")
+    assert code == 0, err
+    directory = tmp_path / "runs" / "small"
+    latest = directory / (directory / "LATEST").read_text().strip()
+    assert list((latest / "scores").rglob("*.npy"))
+    assert sum(path.stat().st_size for path in cache.rglob("*.npz")) <= 1000

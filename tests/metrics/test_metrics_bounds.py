@@ -57,3 +57,7 @@ def test_more_bins_bring_the_bounds_together():
 def test_bins_are_checked():
     with pytest.raises(ConfigError, match="bins: 0"):
         metrics.AUROC(bins=0)
+    with pytest.raises(ConfigError, match="expected 1 to 16,777,216"):
+        metrics.AUROC(bins=10**12)
+    with pytest.raises(ConfigError, match="leave out max_rows"):
+        metrics.AUROC(bins=5, max_rows=3)

@@ -137,6 +137,11 @@ def test_labels_out_of_range_are_named_now_or_when_they_are_read():
         ({"features": np.array([{}, {}])}, "not supported"),
         ({"features": X[:, :0]}, "hold nothing"),
         ({"features": np.ma.masked_less(X, 0)}, "features is a numpy masked array"),
+        (
+            {"features": np.zeros((N, 6, 2)), "arrays": {"mask": np.ones((N, 5), bool)}},
+            r"mask has rows of shape \(5,\); expected one flag for each token, \(6,\)",
+        ),
+        ({"features": np.zeros((N, 6, 2)), "arrays": {"mask": np.ones(N, bool)}}, "mask has rows"),
         ({"features": X, "labels": np.full(N, 2**64 - 1, "u8")}, "largest label is 18446744"),
     ],
 )
