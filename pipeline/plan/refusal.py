@@ -41,8 +41,8 @@ def check_client(client: Projection, allowed_nbytes: int) -> None:
         f"refused before reading: the client needs {human(client.nbytes)} for what the workers "
         f"bring together, {human(allowed_nbytes)} are left to it",
         *_parts(client),
-        "  what fixes it: leave out who asked for it; with threads a larger --memory, with processes "
-        "fewer --workers; or start the job where there is more memory",
+        "  what fixes it: leave out who asked for it; with threads a larger --memory, with "
+        "processes fewer --workers; or start the job where there is more memory",
     ]
     raise BudgetError("\n".join(lines))
 
