@@ -113,10 +113,13 @@ def _ridge_cholesky(covariance: Host, ridge: float) -> tuple[Host, float]:
     raise DataError(f"no Cholesky factor with a ridge of up to {added:.0e} of trace / d")
 
 
-def principal_axes(moment: Host) -> tuple[Host, int]:
-    """Return the eigenvectors of a second moment (d, d) as columns, largest first, and its rank."""
+def principal_axes(moment: Host, products: str = "float64") -> tuple[Host, int]:
+    """Return the eigenvectors of a second moment (d, d) as columns, largest first, and its rank.
+
+    ``products`` is the dtype in which the products of the moment were formed: it bounds the rank.
+    """
     values, vectors = np.linalg.eigh(moment)
-    return np.ascontiguousarray(vectors[:, ::-1]), int(_above_rounding(values).sum())
+    return np.ascontiguousarray(vectors[:, ::-1]), int(_above_rounding(values, products).sum())
 
 
 def least_norm_root(weight: Host, bias: Host) -> Host:

@@ -36,9 +36,9 @@ class ViM:
     ``precision`` is that of the products behind the principal directions, as in mahalanobis, so
     that equal ones share them; what is projected is float64 always.
 
-    Raises :class:`ConfigError` for a head without weights, or one over other features, and for
-    ``dim`` >= d or >= the rows of the split; :class:`DataError` where the fit rows have no
-    residual, or a mean largest logit that is not positive.
+    Raises :class:`ConfigError` for a head without weights, or one over other features, for an
+    unknown ``precision``, and for ``dim`` >= d or >= the rows of the split; :class:`DataError`
+    where the fit rows have no residual, or a mean largest logit that is not positive.
 
     Reference: Wang, Li, Feng and Zhang 2022, "ViM: out-of-distribution with virtual-logit
     matching", arXiv 2203.10807.
@@ -55,18 +55,23 @@ class ViM:
     def __post_init__(self) -> None:
         if self.dim is not None and self.dim < 1:
             raise ConfigError(f"dim: {self.dim}; expected at least 1")
+        self._moments()
+
+    def _moments(self) -> ClassMoments:
+        return ClassMoments(of=Pooled(self.pool, self.field), precision=self.precision)
 
     def passes(self, schema: Schema) -> Passes[ViMScorer]:
         features = Pooled(self.pool, self.field)
         (d,) = features.shape(schema)
         self._refuse_before_reading(d, schema.rows)
+        statistic = self._moments()
         first = yield from together(
-            {"head": self.head.passes(schema), "moments": _moments(features, self.precision)}
+            {"head": self.head.passes(schema), "moments": _asked(statistic)}
         )
         logits = _with_weights(first["head"], features)
         moments: Moments = first["moments"]
         origin = _origin(logits)
-        axes, rank = principal_axes(_second_moment(moments, origin))
+        axes, rank = principal_axes(_second_moment(moments, origin), statistic.products)
         sums = yield {
             "residuals": Sums(ResidualNorms(Projected(features, Const(axes), Const(origin)))),
             "logits": Sums(Largest(logits)),
@@ -103,8 +108,8 @@ class ViM:
             )
 
 
-def _moments(features: View, precision: str) -> Passes[Moments]:
-    results = yield {"moments": ClassMoments(of=features, precision=precision)}
+def _asked(statistic: ClassMoments) -> Passes[Moments]:
+    results = yield {"moments": statistic}
     return results["moments"]  # type: ignore[no-any-return]
 
 

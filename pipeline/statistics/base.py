@@ -116,6 +116,17 @@ def class_ids(chunk: Chunk, where: View, ids: Array) -> Array:
     return wide
 
 
+def refuse_nan(chunk: Chunk, where: View, scores: Array) -> None:
+    """Raise :class:`DataError` that names the rows whose scores (n,), kept ones, are NaN."""
+    xp = arrays.namespace(scores)
+    missing = xp.isnan(scores)
+    if bool(xp.any(missing)):
+        raise DataError(
+            f"{chunk.split}: the scores of {rows_named(chunk, where, missing)} are NaN "
+            "and have no rank; look for non-finite features there"
+        )
+
+
 def rows_named(chunk: Chunk, where: View, bad: Array) -> str:
     """Say which rows of the split the kept rows marked ``bad`` are: "2 rows (row 7, row 9)"."""
     rows = chunk.start + np.flatnonzero(arrays.to_host(where(chunk)))[arrays.to_host(bad)]

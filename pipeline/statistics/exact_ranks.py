@@ -11,7 +11,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError, DataError
-from pipeline.statistics.base import fields_of, kept, rows_named
+from pipeline.statistics.base import fields_of, kept, refuse_nan
 from pipeline.views import Every, IsOOD, View
 
 
@@ -69,12 +69,7 @@ class ExactRanks:
     def absorb(self, state: Run, chunk: Chunk) -> Run:
         scores, positive = kept(chunk, self.where, self.of, self.positive)
         xp = arrays.namespace(scores)
-        missing = xp.isnan(scores)
-        if bool(xp.any(missing)):
-            raise DataError(
-                f"{chunk.split}: the scores of {rows_named(chunk, self.where, missing)} are NaN "
-                "and have no rank; look for non-finite features there"
-            )
+        refuse_nan(chunk, self.where, scores)
         ones = xp.astype(positive, xp.int64)
         return self._merged(state, _collapsed(Run(arrays.sort_keys(scores), 1 - ones, ones)))
 

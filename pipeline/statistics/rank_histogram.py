@@ -10,8 +10,8 @@ from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
-from pipeline.errors import ConfigError, DataError
-from pipeline.statistics.base import fields_of, kept, rows_named
+from pipeline.errors import ConfigError
+from pipeline.statistics.base import fields_of, kept, refuse_nan
 from pipeline.views import Every, IsOOD, View
 
 _NONE = np.iinfo(np.int64).max
@@ -86,13 +86,7 @@ class RankHistogram:
 
     def absorb(self, state: Bins, chunk: Chunk) -> Bins:
         scores, positive = kept(chunk, self.where, self.of, self.positive)
-        xp = arrays.namespace(scores)
-        missing = xp.isnan(scores)
-        if bool(xp.any(missing)):
-            raise DataError(
-                f"{chunk.split}: the scores of {rows_named(chunk, self.where, missing)} are NaN "
-                "and have no rank; look for non-finite features there"
-            )
+        refuse_nan(chunk, self.where, scores)
         if scores.shape[0] == 0:
             return state
         return self.merge(state, self._counted(arrays.sort_keys(scores), positive))

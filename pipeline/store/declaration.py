@@ -130,7 +130,7 @@ def declare(
         raise ConfigError(f"the attribute {layout.DECLARATION!r} is reserved")
     for name, spec in specs.items():
         _check_spec(name, spec)
-    layout.check_mask(specs, "that is declared")
+    layout.check_mask(specs, "a split")
     limits = {name: max(1, chunk_nbytes // spec.nbytes) for name, spec in specs.items()}
     step = min(limits[widest(specs)], rows or limits[widest(specs)])
     row_nbytes = sum(spec.nbytes for spec in specs.values())

@@ -122,14 +122,14 @@ def check_labels(labels: np.ndarray[Any, Any], classes: int, split: str, start: 
         )
 
 
-def check_mask(specs: Mapping[str, ArraySpec], split: str) -> None:
+def check_mask(specs: Mapping[str, ArraySpec], where: str) -> None:
     """Raise a DataError if a mask is not one flag for each token of an array with tokens."""
     tokens = {spec.shape[:1] for spec in specs.values() if len(spec.shape) == 2}
     if "mask" in specs and tokens and specs["mask"].shape not in tokens:
         lengths = " or ".join(str(length) for (length,) in sorted(tokens))
         raise DataError(
-            f"split {split}: mask has rows of shape {specs['mask'].shape}; expected one flag for "
-            f"each token, ({lengths},)"
+            f"{where}: mask has rows of shape {specs['mask'].shape}; expected one flag for each "
+            f"token, ({lengths},)"
         )
 
 

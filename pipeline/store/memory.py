@@ -56,7 +56,7 @@ class ArraySplit:
         }
         rows = self._count_rows()
         specs = {key: _spec(key, array, name) for key, array in self._arrays.items()}
-        layout.check_mask(specs, name)
+        layout.check_mask(specs, f"split {name}")
         in_memory = self._labels_in_memory()
         known = self._count_classes(in_memory) if classes is None else _checked_classes(classes)
         if in_memory is not None:

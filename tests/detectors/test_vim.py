@@ -42,6 +42,11 @@ def noise(n, d=12, seed=0):
     return np.random.default_rng(seed).standard_normal((n, d))
 
 
+def test_an_unknown_precision_is_refused_at_once():
+    with pytest.raises(ConfigError, match="precision: 'half'"):
+        ViM(HEAD, precision="half")
+
+
 def test_a_sweep_over_dim_asks_for_the_same_statistics():
     data = rows(noise(60))
     jobs = {f"vim-{dim}": Job(ViM(HEAD, dim), {"train": (data.cut(),)}) for dim in (None, 1, 5, 11)}
@@ -120,10 +125,12 @@ def test_a_head_over_other_features_is_refused():
         drive.outcome(ViM(head), data.cut())
 
 
-def test_features_that_span_no_more_than_dim_are_an_error():
+@pytest.mark.parametrize("precision", ["auto", "float64", "float32"])
+def test_features_that_span_no_more_than_dim_are_an_error(precision):
     flat = noise(50, 5) @ noise(5, 12, seed=1)
+    head = LinearHead(Const(WEIGHT), Const(np.zeros(5)))
     with pytest.raises(DataError, match="span 5 dimensions"):
-        drive.outcome(ViM(LinearHead(Const(WEIGHT), Const(np.zeros(5))), 8), rows(flat).cut())
+        drive.outcome(ViM(head, 8, precision), rows(flat).cut())
     with pytest.raises(DataError, match="span 1 dimensions"):
         drive.outcome(
             ViM(LinearHead(Const(WEIGHT), Const(np.zeros(5)))), rows(flat[:, :1] @ flat[:1]).cut()
