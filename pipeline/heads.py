@@ -148,3 +148,32 @@ class LDAHead:
         prior = np.log(np.where(present, moments.count, 1) / moments.rows)
         bias = prior - (means**2).sum(axis=1) / 2 - weight @ centre
         return Linear(self.of, Const(weight), Const(np.where(present, bias, ABSENT_BIAS)))
+
+
+def refuse_without_weights(head: Head, detector: str) -> None:
+    """Raise :class:`ConfigError` for a head that has logits but no weights."""
+    if isinstance(head, StoredHead):
+        raise ConfigError(
+            f"{detector} needs the weights of the head, stored logits are not enough: choose "
+            "head: {weights: FILE} or head: lda"
+        )
+
+
+def with_weights(logits: View, features: View, detector: str) -> Linear:
+    """Return the logits as the linear view they are; :class:`ConfigError` unless over ``features``.
+
+    What a detector computes from the weights holds for the features that the head reads alone.
+    """
+    if not isinstance(logits, Linear) or logits.of != features:
+        raise ConfigError(
+            f"{detector} needs a head with weights over its own features {features}, got {logits}; "
+            "give both the same pool and field"
+        )
+    return logits
+
+
+def weights_present(logits: Linear) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return W (c, d) and b (c,) of the classes that a head can predict."""
+    weight, bias = logits.weight.array, logits.bias.array
+    present = bias > ABSENT_BIAS
+    return weight[present], bias[present]

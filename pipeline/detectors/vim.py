@@ -9,7 +9,13 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError, DataError
-from pipeline.heads import ABSENT_BIAS, Head, StoredHead
+from pipeline.heads import (
+    Head,
+    StoredHead,
+    refuse_without_weights,
+    weights_present,
+    with_weights,
+)
 from pipeline.linalg import least_norm_root, principal_axes, squared_norms
 from pipeline.procedure import REHEARSING, Passes, together
 from pipeline.statistics import ClassMoments, Moments, Sum, Sums
@@ -68,9 +74,9 @@ class ViM:
         first = yield from together(
             {"head": self.head.passes(schema), "moments": _asked(statistic)}
         )
-        logits = _with_weights(first["head"], features)
+        logits = with_weights(first["head"], features, "vim")
         moments: Moments = first["moments"]
-        origin = _origin(logits)
+        origin = least_norm_root(*weights_present(logits))
         axes, rank = principal_axes(_second_moment(moments, origin), statistic.products)
         sums = yield {
             "residuals": Sums(ResidualNorms(Projected(features, Const(axes), Const(origin)))),
@@ -92,11 +98,7 @@ class ViM:
         return max(1, rank // 2) if too_few else dim
 
     def _refuse_before_reading(self, d: int, rows: int) -> None:
-        if isinstance(self.head, StoredHead):
-            raise ConfigError(
-                "vim needs the weights of the head, stored logits are not enough: choose "
-                "head: {weights: FILE} or head: lda"
-            )
+        refuse_without_weights(self.head, "vim")
         if d < 2 or (self.dim is not None and self.dim >= d):
             raise ConfigError(
                 f"dim: {self.dim} of {d} features leaves no residual; choose it below {d}"
@@ -111,21 +113,6 @@ class ViM:
 def _asked(statistic: ClassMoments) -> Passes[Moments]:
     results = yield {"moments": statistic}
     return results["moments"]  # type: ignore[no-any-return]
-
-
-def _with_weights(logits: View, features: View) -> Linear:
-    if not isinstance(logits, Linear) or logits.of != features:
-        raise ConfigError(
-            f"vim needs a head with weights over its own features {features}, got {logits}; give "
-            "both the same pool and field"
-        )
-    return logits
-
-
-def _origin(logits: Linear) -> Array:
-    weight, bias = logits.weight.array, logits.bias.array
-    present = bias > ABSENT_BIAS
-    return least_norm_root(weight[present], bias[present])
 
 
 def _second_moment(moments: Moments, origin: Array) -> Array:
