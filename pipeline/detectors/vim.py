@@ -19,7 +19,7 @@ from pipeline.heads import (
 from pipeline.linalg import least_norm_root, principal_axes, squared_norms
 from pipeline.procedure import REHEARSING, Passes, together
 from pipeline.statistics import ClassMoments, Moments, Sum, Sums
-from pipeline.views import Linear, LogSumExp, Pooled, Projected, View, memoised
+from pipeline.views import LogSumExp, Pooled, Projected, View, memoised
 
 __all__ = ["ViM"]
 
