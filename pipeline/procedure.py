@@ -7,7 +7,7 @@ of it: a scorer, or metric values. Procedures run on the client only and never t
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
@@ -15,6 +15,7 @@ from pipeline import arrays
 from pipeline.arrays import TILE_ROWS, Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
+from pipeline.errors import ConfigError
 from pipeline.statistics import Statistic
 from pipeline.views import View, memoised
 from pipeline.views.base import valid_tokens
@@ -28,6 +29,16 @@ SCORE_ARRAYS = 4
 """Arrays of scores that are held while scores are computed."""
 TILE_ARRAYS = 10
 """Arrays as wide as the widest view of a scorer and its classes, for each row of one tile."""
+IMAGE_SCORES = ("max", "mean", "top1")
+"""What a scorer of tokens may name as its ``image``: how their scores make one of the image."""
+TOP_TOKENS = 100
+"""``top1`` is the mean of the highest one in so many scores of valid tokens, at least one."""
+
+
+def check_image(image: str) -> None:
+    """Raise :class:`ConfigError` for an ``image`` that is not known."""
+    if image not in IMAGE_SCORES:
+        raise ConfigError(f"image: {image!r} is unknown; choose {', '.join(IMAGE_SCORES)}")
 
 
 @value
@@ -147,7 +158,11 @@ class Metric(Protocol):
 
 @value
 class Scored:
-    """The scores of a scorer as a view () float64; of tokens, the largest of the valid ones."""
+    """The scores of a scorer as a view () float64, one for each image.
+
+    Scores of tokens (t,) become one as the ``image`` of the scorer says, the largest where it says
+    nothing; masked tokens are left out, and a row without a valid one is NaN.
+    """
 
     scorer: Any
 
@@ -168,12 +183,50 @@ class Scored:
         scores = Scores(self.scorer)(chunk)
         if scores.ndim == 1:
             return scores
-        xp = arrays.namespace(scores)
+        of_images = REDUCED[getattr(self.scorer, "image", "max")]
         if "mask" not in chunk.arrays:
-            return xp.max(scores, axis=1)
-        valid = valid_tokens(chunk)
-        largest = xp.max(xp.where(valid, scores, xp.full_like(scores, -xp.inf)), axis=1)
-        return xp.where(xp.any(valid, axis=1), largest, xp.full_like(largest, xp.nan))
+            return arrays.by_tiles(lambda rows: of_images(rows, _every(rows)), scores)
+        return arrays.by_tiles(of_images, scores, valid_tokens(chunk))
+
+
+def _every(scores: Array) -> Array:
+    xp = arrays.namespace(scores)
+    return xp.ones(scores.shape, dtype=xp.bool, device=arrays.device_of(scores))
+
+
+def _largest(scores: Array, valid: Array) -> Array:
+    """Return the largest of the valid scores of each row (n, t); NaN where there is none."""
+    xp = arrays.namespace(scores)
+    largest = xp.max(xp.where(valid, scores, xp.full_like(scores, -xp.inf)), axis=1)
+    return xp.where(xp.any(valid, axis=1), largest, xp.full_like(largest, xp.nan))
+
+
+def _mean(scores: Array, valid: Array) -> Array:
+    """Return the mean of the valid scores of each row (n, t); NaN where there is none."""
+    return _mean_of(scores, valid, arrays.namespace(scores).count_nonzero(valid, axis=1))
+
+
+def _mean_of_highest(scores: Array, valid: Array) -> Array:
+    """Return the mean of the highest valid scores of each row (n, t), one in ``TOP_TOKENS``."""
+    xp = arrays.namespace(scores)
+    ordered = xp.sort(xp.where(valid, scores, xp.full_like(scores, -xp.inf)), axis=1)
+    count = xp.count_nonzero(valid, axis=1)
+    highest = (count + TOP_TOKENS - 1) // TOP_TOKENS
+    place = xp.arange(scores.shape[1], dtype=highest.dtype, device=arrays.device_of(scores))
+    return _mean_of(xp.flip(ordered, axis=1), place[None, :] < highest[:, None], highest)
+
+
+def _mean_of(scores: Array, taken: Array, count: Array) -> Array:
+    """Return the mean of the ``count`` (n,) scores of each row that are taken; NaN of none."""
+    xp = arrays.namespace(scores)
+    total = xp.sum(xp.where(taken, scores, xp.zeros_like(scores)), axis=1)
+    rows = xp.astype(count, total.dtype)
+    return total / xp.where(rows > 0, rows, xp.full_like(rows, xp.nan))
+
+
+REDUCED: Mapping[str, Callable[[Array, Array], Array]] = dict(
+    zip(IMAGE_SCORES, (_largest, _mean, _mean_of_highest), strict=True)
+)
 
 
 @value
