@@ -12,16 +12,19 @@ import numpy as np
 
 from pipeline import evaluation
 from pipeline.chunk import Schema, Split
+from pipeline.detectors import Chosen, overrides, plain
 from pipeline.engine import Job, Trace, Turns, run_jobs
 from pipeline.errors import ConfigError, CorruptError, DataError, UnknownNameError
 from pipeline.evaluation import Evaluation, Sets, Tabled
-from pipeline.heads import Head, StoredHead
 from pipeline.inputs import (
+    HEAD,
+    VAL_SPLIT,
     Detectors,
     as_split,
     choose_head,
     detectors_by_id,
-    with_head,
+    fit_jobs,
+    val_split,
 )
 from pipeline.procedure import TRAIN, Detector, Scored, Scorer, Scores
 from pipeline.store import artifacts
@@ -30,8 +33,6 @@ from pipeline.workplace import pinned_to, store_of, workplace
 
 SOURCE = ("model", "weights_sha256", "tap", "transform")
 """Attributes of a split that say where its features come from."""
-HEAD = "head"
-"""Name of the job that fits the head by itself, for the classification in a report."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,10 @@ class FittedDetector:
     """Model, weights, tap and transform of the features, where the store knows them."""
     pinned: bool = False
     """Whether all passes but the last are those of an earlier fit."""
+    preset: str = ""
+    """The preset that its options began from, where one was chosen."""
+    fit_split: str = ""
+    """The split that it was to be fitted on, where that is not the one of the job."""
 
     def __call__(self, data: Any) -> np.ndarray[Any, Any]:
         """Return float64 scores (n,), or (n, t) of token detectors; higher is more OOD."""
@@ -81,7 +86,23 @@ class FittedDetector:
     def notes(self) -> tuple[str, ...]:
         """What the fit decided, for the report: the ridge that was needed, the rank, ..."""
         kept = ("pinned: its passes before the last are those of an earlier fit",)
-        return (*getattr(self.scorer, "notes", ()), *(kept if self.pinned else ()))
+        chosen = (f"preset {self.preset}{self._overridden()}",)
+        fitted_on = (f"fitted on {self.schema.split}",)
+        return (
+            *(chosen if self.preset else ()),
+            *(fitted_on if self.fit_split else ()),
+            *getattr(self.scorer, "notes", ()),
+            *(kept if self.pinned else ()),
+        )
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The options, and the fit split, in which it differs from its preset or the defaults."""
+        return overrides(self.detector, self.preset, self.fit_split)
+
+    def _overridden(self) -> str:
+        listed = ", ".join(f"{name}={given}" for name, given in self.overrides.items())
+        return f", but {listed}" if listed else ""
 
 
 class Fitted(Mapping[str, FittedDetector]):
@@ -161,13 +182,16 @@ def fit(
     memory: str | int = "auto",
     cache: str | Path | None = None,
     pin: Fitted | None = None,
+    val: Any = None,
 ) -> Fitted:
     """Fit detectors out of core, all in the same passes over the data.
 
-    ``detectors``: names or values, one or several, or a mapping from id. ``data``: a split, an
+    ``detectors``: names or values, one or several, or a mapping from id; also
+    {"name": "gen", "preset": "pytorch-ood-0.4"} with options as in a job. ``data``: a split, an
     array of features (n, d) or (n, t, d), (features, labels), or a mapping of arrays; numpy,
     torch, cupy, zarr and dask arrays are read chunk by chunk. ``head`` gives the logits where the
     data stores none: see :func:`pipeline.inputs.choose_head`. Rows with labels < 0 are left out.
+    ``val`` are further in-distribution rows, for the detectors with ``fit_split: val``.
 
     What a stored split was fitted on before is not read again: partials are kept in ``cache``.
     ``pin`` is an earlier fit of the same store whose first passes are kept as they were, so that
@@ -179,7 +203,8 @@ def fit(
     skips = _skips(nonfinite)
     split = as_split(data, classes=classes)
     chosen = detectors_by_id(detectors)
-    prepared = fit_jobs(chosen, split, choose_head(head, split.schema))
+    further = {} if val is None else {VAL_SPLIT: val_split(val, split.schema.classes)}
+    prepared = fit_jobs(chosen, split, choose_head(head, split.schema), further)
     trace = Trace()
     with workplace(prepared, cluster, workers, memory, cache) as place:
         pinned = pinned_to(pin.turns, cache, store_of(prepared)) if pin else None
@@ -284,15 +309,6 @@ def _splits(group: str, given: Any, classes: int) -> Sequence[Split]:
     )
 
 
-def fit_jobs(chosen: Mapping[str, Detector], split: Split, head: Head) -> dict[str, Job]:
-    """Return one job per detector, and one for the head if anybody needs its logits."""
-    roles = {TRAIN: (split,)}
-    made = {name: Job(with_head(detector, head), roles) for name, detector in chosen.items()}
-    if isinstance(head, StoredHead) or any(hasattr(j.procedure, "head") for j in made.values()):
-        made[HEAD] = Job(head, roles)
-    return made
-
-
 def members_of(
     chosen: Mapping[str, Detector],
     prepared: Mapping[str, Job],
@@ -303,13 +319,14 @@ def members_of(
     members = {
         name: FittedDetector(
             name,
-            made,
+            plain(made),
             outcomes[name],
             prepared[name].schema,
             trace.passes_of(name),
-            trace.rows_of(name),
+            trace.rows_of(name, prepared[name].splits[TRAIN][0].name),
             _source(prepared[name].splits[TRAIN][0]),
             name in trace.pinned,
+            *((made.preset, made.fit_split) if isinstance(made, Chosen) else ()),
         )
         for name, made in chosen.items()
     }
@@ -342,4 +359,4 @@ def evaluation_of(
     fitted: Fitted, sets: Sets, baselines: Sequence[str], outcomes: Mapping[str, Any]
 ) -> Evaluation:
     """Return the evaluation from the outcomes of its jobs."""
-    return evaluation.collect(outcomes, _score_views(fitted, baselines), sets)
+    return evaluation.collect(outcomes, _score_views(fitted, baselines), sets, baselines)

@@ -29,6 +29,8 @@ CONVENTIONS = (
     "csid (covariate-shifted in-distribution) sets are ranked against the ID test set as if they "
     "were out-of-distribution: 50 % AUROC means that a detector does not notice the shift",
     "AUPR: average precision (steps), not the trapezoid",
+    "≈: not told from the best of its column at 5 % (Holm's correction), by the paired test of "
+    "DeLong for AUROC, by a paired bootstrap of 1,000 replicates for FPR95",
     "rank metrics are exact, ties included; near-OOD and far-OOD are means over their sets",
 )
 VERSIONED = ("numpy", "dask", "distributed", "zarr", "torch", "array-api-compat")
@@ -76,6 +78,8 @@ class Facts:
             "scores": found.scores,
             "histograms": found.histograms,
             "curves": found.curves,
+            "comparisons": found.comparisons,
+            "agreement": found.agreement,
             "classification": classification,
             "passes": [
                 pass_facts(pass_, seconds)
@@ -114,6 +118,9 @@ class Facts:
             "id": member.id,
             "name": name_of(member.detector),
             "options": {name: str(given) for name, given in options_of(member.detector).items()},
+            "preset": member.preset,
+            "overrides": {name: str(given) for name, given in member.overrides.items()},
+            "fit_split": member.schema.split,
             "passes": member.passes,
             "needs": sorted(member.scorer.fields),
             "state_nbytes": sum(states.values()),

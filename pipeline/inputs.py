@@ -1,4 +1,4 @@
-"""What people pass in, brought into the types of the engine: detectors, heads, splits, caches."""
+"""What people pass in, brought into the types of the engine: detectors, heads, splits, jobs."""
 
 from __future__ import annotations
 
@@ -13,29 +13,36 @@ from pipeline import detectors
 from pipeline.arrays import is_array
 from pipeline.chunk import Schema, Split
 from pipeline.content import replaced
-from pipeline.errors import ConfigError
-from pipeline.heads import Head, LDAHead, LinearHead, StoredHead
-from pipeline.procedure import Detector
+from pipeline.detectors import Chosen, plain
+from pipeline.engine import Job
+from pipeline.errors import ConfigError, DataError, MissingInputError
+from pipeline.heads import Head, HeadOf, LDAHead, LinearHead, StoredHead
+from pipeline.procedure import TRAIN, Detector
 from pipeline.store import ArraySplit
 from pipeline.views import Pooled
 
-Detectors = str | Detector | Iterable[str | Detector] | Mapping[str, str | Detector]
+HEAD = "head"
+"""Name of the job that fits the head by itself, for the classification in a report."""
+VAL_SPLIT = "id/val"
+One = str | Detector | Mapping[str, Any]
+Detectors = One | Iterable[One] | Mapping[str, One]
 
 
 def detectors_by_id(given: Detectors) -> dict[str, Detector]:
     """Return detectors by the id that names their rows in tables.
 
-    ``given`` is a name, a detector, several, or a mapping from id to either. Raises
-    :class:`ConfigError` for two equal ids, and for none at all.
+    ``given`` is a name, a detector, a mapping with its ``name`` and options as in a job, several
+    of these, or a mapping from id to one. Raises :class:`ConfigError` for two equal ids, and for
+    none at all.
     """
-    if isinstance(given, Mapping):
+    if isinstance(given, Mapping) and "name" not in given:
         pairs = [(name, _detector(entry)) for name, entry in given.items()]
     else:
-        one = isinstance(given, (str, type)) or hasattr(given, "passes")
+        one = isinstance(given, (str, type, Mapping)) or hasattr(given, "passes")
         several: list[Any] = list(given) if isinstance(given, Iterable) and not one else [given]
-        pairs = [(detectors.default_id(made), made) for made in map(_detector, several)]
+        pairs = [_identified(entry) for entry in several]
     chosen = dict(pairs)
-    if odd := [name for name in chosen if not isinstance(name, str) or name in ("", "head")]:
+    if odd := [name for name in chosen if not isinstance(name, str) or name in ("", HEAD)]:
         raise ConfigError(f"{odd[0]!r} cannot name a detector; give an id such as 'mine'")
     if not chosen:
         raise ConfigError(f"no detector was named; known: {', '.join(detectors.names())}")
@@ -45,13 +52,23 @@ def detectors_by_id(given: Detectors) -> dict[str, Detector]:
     return chosen
 
 
+def _identified(entry: Any) -> tuple[Any, Detector]:
+    made = _detector(entry)
+    named = entry.get("id") if isinstance(entry, Mapping) else None
+    return named or detectors.default_id(made), made
+
+
 def _detector(entry: Any) -> Detector:
     if isinstance(entry, str):
-        return detectors.load(entry)()  # type: ignore[no-any-return]
+        return detectors.make(entry)  # type: ignore[no-any-return]
+    if isinstance(entry, Mapping):
+        if not isinstance(entry.get("name"), str):
+            raise ConfigError(f"a detector needs its name, such as {{'name': 'msp'}}; got {entry}")
+        return detectors.make(**{key: option for key, option in entry.items() if key != "id"})  # type: ignore[no-any-return]
     if isinstance(entry, type) or not hasattr(entry, "passes"):
         raise ConfigError(
-            f"{entry!r} is not a detector; pass a name such as 'msp' or a value such as "
-            "ff.detectors.Mahalanobis(ridge=1e-5)"
+            f"{entry!r} is not a detector; pass a name such as 'msp', a value such as "
+            "ff.detectors.Mahalanobis(ridge=1e-5), or {'name': 'msp'} with its options"
         )
     return entry  # type: ignore[no-any-return]
 
@@ -113,6 +130,58 @@ def as_split(data: Any, *, name: str = "id/train", classes: int | None = None) -
         f"cannot read rows from a {type(data).__name__}; pass a split of a store, an array, "
         "(features, labels), or a mapping of arrays"
     )
+
+
+def val_split(data: Any, classes: int) -> Split:
+    """Return rows that some detectors are fitted on; :class:`ConfigError` for those of a test."""
+    split = as_split(data, name=VAL_SPLIT, classes=classes)
+    detectors.fit_split_name(split.name, "val")
+    return split
+
+
+def fit_jobs(
+    chosen: Mapping[str, Detector],
+    split: Split,
+    head: Head,
+    further: Mapping[str, Split] | None = None,
+) -> dict[str, Job]:
+    """Return one job per detector, and one for the head if anybody needs its logits.
+
+    ``further`` are the splits, by name, of detectors that are not fitted on ``split``; their head
+    is. Raises :class:`MissingInputError` where there is none of the name that a detector wants.
+    """
+    made = {
+        name: _fit_job(name, detector, split, head, further or {})
+        for name, detector in chosen.items()
+    }
+    if isinstance(head, StoredHead) or any(hasattr(j.procedure, "head") for j in made.values()):
+        made[HEAD] = Job(head, {TRAIN: (split,)})
+    return made
+
+
+def _fit_job(
+    name: str, chosen: Detector, split: Split, head: Head, further: Mapping[str, Split]
+) -> Job:
+    detector: Any = with_head(plain(chosen), head)
+    wanted = chosen.fit_split if isinstance(chosen, Chosen) else ""
+    if wanted in ("", split.name):
+        return Job(detector, {TRAIN: (split,)})
+    if wanted not in further:
+        raise MissingInputError(
+            f"{name} is fitted on {wanted}, and only {split.name} was given; pass its rows as "
+            f"val=, or choose fit_split {split.name.removeprefix('id/')} for it"
+        )
+    own = further[wanted]
+    if own.schema.classes != split.schema.classes:
+        raise DataError(
+            f"{name}: {own.name} has {own.schema.classes} classes, {split.name} "
+            f"{split.schema.classes}; state the classes of both alike"
+        )
+    roles = {TRAIN: (own,)}
+    if hasattr(detector, "head") and not isinstance(detector.head, StoredHead):
+        roles[split.name] = (split,)
+        detector = replaced(detector, head=HeadOf(detector.head, split.name))
+    return Job(detector, roles)
 
 
 def cache_directory(given: str | Path | None, store: str | Path | None = None) -> Path:

@@ -29,12 +29,11 @@ from pipeline.partials import Partials
 from pipeline.plan import Pass, Work
 from pipeline.planning import (
     LATEST,
-    TEST_LABELS,
-    TRAIN_LABELS,
     Planned,
     Prepared,
     earlier_run,
     family_of,
+    labels_of,
     plan_of,
 )
 from pipeline.planning import plan as plan
@@ -182,13 +181,16 @@ def _roles(
     prepared: Prepared, outcomes: Mapping[str, Any]
 ) -> dict[str, tuple[Split, str, Sequence[int] | None]]:
     """Return every split of the job with its role and its rows per class."""
-    train = prepared.train
-    found = {train.name: (train, "id_train", outcomes[TRAIN_LABELS].tolist())}
+
+    def counted(split: Split, role: str) -> tuple[Split, str, Sequence[int] | None]:
+        counts = outcomes.get(labels_of(split))
+        return split, role, None if counts is None else counts.tolist()
+
+    found = {prepared.train.name: counted(prepared.train, "id_train")}
+    found |= {name: counted(split, "id_val") for name, split in prepared.further.items()}
     sets = prepared.sets
     if sets is not None:
-        counts = outcomes.get(TEST_LABELS)
-        test = None if counts is None else counts.tolist()
-        found[sets.id_test.name] = (sets.id_test, "id_test", test)
+        found[sets.id_test.name] = counted(sets.id_test, "id_test")
         found |= {s.name: (s, group, None) for group, several in sets.ood.items() for s in several}
     return found
 

@@ -41,10 +41,10 @@ class Trace:
     turns: list[dict[str, list[list[str]]]] = field(default_factory=list)
     """Per yield: JOB/NAME of each request -> key and root of its partial in each split."""
 
-    def rows_of(self, name: str) -> tuple[int, int]:
-        """Return the most rows that counted for a procedure, and the rows that were read."""
+    def rows_of(self, name: str, split: str) -> tuple[int, int]:
+        """Return the most rows of a split that counted for a procedure, and those read of it."""
         asked = {s for pass_ in self.passes for s, names in pass_.asked_by.items() if name in names}
-        counts = [count for (_, s), count in self.rows_used.items() if s in asked]
+        counts = [count for (of, s), count in self.rows_used.items() if of == split and s in asked]
         return max(counts, default=(0, 0))
 
     def passes_of(self, name: str) -> int:

@@ -29,7 +29,7 @@ from pipeline.errors import MissingInputError
 from pipeline.evaluation import Evaluation, LabelCounts, Sets
 from pipeline.facts import pass_facts
 from pipeline.heads import Head
-from pipeline.inputs import cache_directory, choose_head
+from pipeline.inputs import cache_directory, choose_head, fit_jobs
 from pipeline.machine import memory_limit_nbytes
 from pipeline.partials import Partials
 from pipeline.plan import (
@@ -52,7 +52,6 @@ from pipeline.store import DeclaredSplit, Store
 from pipeline.workplace import client_of, pinned_to, projected, room_of
 
 LATEST = "LATEST"
-TRAIN_LABELS, TEST_LABELS = "labels of the fit split", "labels of the test split"
 
 
 @dataclass
@@ -75,10 +74,17 @@ class Prepared:
         return choose_head(self.config.head, self.train.schema)
 
     @cached_property
+    def further(self) -> dict[str, Split]:
+        """The splits by name that single detectors are fitted on instead."""
+        return {name: self._split(name) for name in self.config.further_splits}
+
+    @cached_property
     def fits(self) -> dict[str, Job]:
-        """The fits of the detectors and of the head, and the label counts of the fit split."""
-        made = api.fit_jobs(self.config.detectors, self.train, self.head)
-        return made | {TRAIN_LABELS: Job(LabelCounts(), {TRAIN: (self.train,)})}
+        """The fits of the detectors and of the head, and the label counts of the fit splits."""
+        made = fit_jobs(self.config.detectors, self.train, self.head, self.further)
+        for split in (self.train, *self.further.values()):
+            made[labels_of(split)] = Job(LabelCounts(), {TRAIN: (split,)})
+        return made
 
     @cached_property
     def sets(self) -> Sets | None:
@@ -99,7 +105,7 @@ class Prepared:
             return {}
         made = api.evaluation_jobs(fitted, sets, self.baselines)
         if "labels" in sets.id_test.schema.arrays:
-            made[TEST_LABELS] = Job(LabelCounts(), {TRAIN: (sets.id_test,)})
+            made[labels_of(sets.id_test)] = Job(LabelCounts(), {TRAIN: (sets.id_test,)})
         return made
 
     def evaluation(self, fitted: api.Fitted, outcomes: Mapping[str, Any]) -> Evaluation:
@@ -134,8 +140,19 @@ class Prepared:
         remedy = "run the job to extract it" if waiting else "name its source under sources:"
         raise MissingInputError(
             f"{found}; {there or 'nothing is stored yet'}; {remedy}, or give its shape under "
-            "declare: to plan before it exists"
+            f"declare: to plan before it exists{self._instead_of(name)}"
         )
+
+    def _instead_of(self, name: str) -> str:
+        """Return what the detectors could be fitted on instead of a split that is not there."""
+        asking = self.config.further_splits.get(name, ())
+        usual = self.config.fit.split.removeprefix("id/")
+        return f"; or set fit_split: {usual} for {', '.join(asking)}" if asking else ""
+
+
+def labels_of(split: Split) -> str:
+    """Return the name of the job that counts the labels of a split."""
+    return f"labels of {split.name}"
 
 
 @dataclass(frozen=True)
@@ -215,13 +232,13 @@ class Planned:
 
 
 def plan(
-    config: JobConfig, *, pin: str | Path | None = None, synthetic: Split | None = None
+    config: JobConfig, *, pin: str | Path | None = None, synthetic: DeclaredSplit | None = None
 ) -> Planned:
     """Return the plan of a job over its stored splits, or over those it declares; reads nothing.
 
     The procedures are rehearsed on synthetic rows of the same shape. ``pin`` is the directory of an
-    earlier run, or ``LATEST``. ``synthetic`` stands for the split that detectors are fitted on,
-    and then nothing is evaluated.
+    earlier run, or ``LATEST``. ``synthetic`` stands for every split that detectors are fitted
+    on, and then nothing is evaluated.
     """
     declared = {
         name: DeclaredSplit.of(
@@ -232,9 +249,13 @@ def plan(
         )
         for name, given in config.declare.items()
     }
+    opened: dict[str, Split] = {}
     if synthetic is not None:
         config = config.model_copy(update={"evaluate": None})
-    opened = {} if synthetic is None else {config.fit.split: synthetic}
+        opened = {
+            name: replace(synthetic, schema=replace(synthetic.schema, split=name))
+            for name in (config.fit.split, *config.further_splits)
+        }
     return plan_of(config, Prepared(config, declared, opened), earlier_run(config, pin))
 
 

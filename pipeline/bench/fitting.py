@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import api, detectors
+from pipeline import detectors
 from pipeline.chunk import Schema, Split
 from pipeline.cluster import open_cluster, settle
 from pipeline.content import value
 from pipeline.engine import Job, Settings, Trace, rehearse, run_jobs
 from pipeline.errors import FeatfoldError
 from pipeline.fold import AnyStatistic
-from pipeline.inputs import choose_head
+from pipeline.inputs import choose_head, fit_jobs
 from pipeline.plan import Pass, describe
 from pipeline.procedure import TRAIN, Passes
 from pipeline.store import Store
@@ -79,7 +79,7 @@ def chosen(names: Sequence[str], pool: str) -> dict[str, Any]:
 
 def jobs_of(made: Mapping[str, Any], split: Split) -> dict[str, Job]:
     """Return the jobs that ``ff.fit`` would run."""
-    return api.fit_jobs(made, split, choose_head(None, split.schema))
+    return fit_jobs(made, split, choose_head(None, split.schema))
 
 
 def alone(statistic: AnyStatistic, split: Split) -> dict[str, Job]:

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline import api, detectors
+from pipeline import detectors
 from pipeline.chunk import ArraySpec, Split
 from pipeline.cluster import Resources, open_cluster
 from pipeline.engine import run_jobs
 from pipeline.heads import StoredHead
+from pipeline.inputs import fit_jobs
 from pipeline.store import Store
 
 DETECTORS = ("mahalanobis", "kl_matching", "she")
@@ -33,7 +34,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         split = _stored(Path(directory) / "store.zarr")
         chosen = {name: detectors.load(name)() for name in DETECTORS}
-        jobs = api.fit_jobs(chosen, split, StoredHead())
+        jobs = fit_jobs(chosen, split, StoredHead())
         with open_cluster(Resources("local", 1, ALLOWED_NBYTES, ""), Path(directory)) as cluster:
             run_jobs(jobs, cluster.execute)
             print(cluster.peak_nbytes())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from pydantic import (
@@ -24,6 +23,8 @@ from pipeline.procedure import Detector
 
 HEAD = "head"
 OWN = ("name", "id")
+CHOICES = ("preset", "fit_split")
+"""Options of every detector."""
 
 
 class DetectorConfig(BaseModel):
@@ -36,6 +37,12 @@ class DetectorConfig(BaseModel):
     options: dict[str, Any]
     detector: Any = Field(exclude=True)
     """The detector itself; its head, where it has one, is still to be given by the job."""
+
+    @property
+    def fit_split(self) -> str:
+        """The split that it is fitted on; empty for that of the job."""
+        chosen = isinstance(self.detector, detectors.Chosen)
+        return str(self.detector.fit_split) if chosen else ""
 
     @model_validator(mode="before")
     @classmethod
@@ -64,7 +71,7 @@ class DetectorConfig(BaseModel):
 
 def _make(cls: type[Any], name: str, options: dict[str, Any]) -> Detector:
     """Return the detector, or raise one refusal of all options that it does not take."""
-    fields = hints(cls)
+    fields = hints(cls) | dict.fromkeys(CHOICES, str)
     taken: dict[str, Any] = {}
     wrong: list[InitErrorDetails] = []
     for key, given in options.items():
@@ -75,11 +82,13 @@ def _make(cls: type[Any], name: str, options: dict[str, Any]) -> Detector:
             taken[key] = _typed(fields[key], given)
         except (ValidationError, ConfigError) as error:
             wrong.append(detail((key,), _mistyped(error), given))
-    wrong += [detail((key,), f"{name} needs this option") for key in _needed(cls, options)]
+    preset = detectors.presets_of(cls).get(str(options.get("preset")), {})
+    needed = [key for key in detectors.required(cls) if key not in {*options, *preset}]
+    wrong += [detail((key,), f"{name} needs this option") for key in needed]
     if wrong:
         raise refusal(*wrong)
     try:
-        return cls(**taken)  # type: ignore[no-any-return]
+        return detectors.make(name, **taken)  # type: ignore[no-any-return]
     except FeatfoldError as error:
         key, _, rest = str(error).partition(": ")
         if key in options:
@@ -104,14 +113,3 @@ def _typed(hint: Any, given: Any) -> Any:
 
 def _mistyped(error: ValidationError | ConfigError) -> str:
     return words(dict(error.errors()[0]), ()) if isinstance(error, ValidationError) else str(error)
-
-
-def _needed(cls: type[Any], options: dict[str, Any]) -> list[str]:
-    missing = dataclasses.MISSING
-    return [
-        field.name
-        for field in dataclasses.fields(cls)
-        if field.default is missing
-        and field.default_factory is missing
-        and field.name not in (HEAD, *options)
-    ]

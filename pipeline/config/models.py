@@ -22,6 +22,7 @@ from pipeline.cluster import parse_nbytes, settle
 from pipeline.config import document
 from pipeline.config.detector import DetectorConfig
 from pipeline.config.problems import detail, did_you_mean, refusal
+from pipeline.detectors import fit_split_name
 from pipeline.errors import ConfigError, FeatfoldError
 from pipeline.heads import LDAHead
 from pipeline.procedure import Detector
@@ -56,6 +57,10 @@ def _split_name(name: str) -> str:
     except ConfigError as error:
         raise ConfigError(f"{did_you_mean(name, layout.KINDS)}{error}") from None
     return name
+
+
+def _fit_split(name: str) -> str:
+    return fit_split_name(name, "split")
 
 
 def _factory(path: str) -> str:
@@ -190,7 +195,7 @@ class Declared(Section):
 class Fit(Section):
     """What detectors are fitted on."""
 
-    split: SplitName = "id/train"
+    split: Annotated[SplitName, AfterValidator(_fit_split)] = "id/train"
 
 
 class Evaluate(Section):
@@ -279,6 +284,15 @@ class JobConfig(Section):
         return {entry.id: entry.detector for entry in self.entries}
 
     @property
+    def further_splits(self) -> dict[str, list[str]]:
+        """Splits that detectors are fitted on instead of that of the job, with their ids."""
+        found: dict[str, list[str]] = {}
+        for entry in self.entries:
+            if entry.fit_split not in ("", self.fit.split):
+                found.setdefault(entry.fit_split, []).append(entry.id)
+        return found
+
+    @property
     def block_nbytes(self) -> int:
         """Bytes of a block."""
         return parse_nbytes(self.block)
@@ -322,3 +336,12 @@ class JobConfig(Section):
         if wrong:
             raise refusal(*wrong)
         return entries
+
+    @model_validator(mode="after")
+    def _tested_on_other_rows(self) -> JobConfig:
+        tested = self.evaluate.id if self.evaluate else ""
+        seen = {self.fit.split: ["the job"], **self.further_splits}.get(tested)
+        if seen:
+            text = f"{tested} is what {', '.join(seen)} is fitted on; evaluate on other rows"
+            raise refusal(detail(("evaluate", "id"), text))
+        return self

@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from pipeline.fold import AnyStatistic
 from pipeline.plan.hours import Span
 from pipeline.plan.memory import Projection
 from pipeline.plan.passes import Pass, Pending, describe, human
@@ -108,12 +109,15 @@ def _disk(left: Pending) -> str:
 
 
 def _statistic_lines(pass_: Pass) -> Iterator[str]:
-    """Yield a line for each distinct statistic of a pass, whatever the splits it folds."""
-    states = {
-        statistic: statistic.state_nbytes(work.split.schema)
-        for work in pass_.works
-        for statistic in work.statistics
-    }
+    """Yield a line for each distinct statistic of a pass; of fits, with the splits it folds."""
+    states: dict[AnyStatistic, int] = {}
+    splits: dict[AnyStatistic, list[str]] = {}
+    for work in pass_.works:
+        for statistic in work.statistics:
+            states[statistic] = statistic.state_nbytes(work.split.schema)
+            splits.setdefault(statistic, []).append(work.split.name)
     for statistic, nbytes in states.items():
         asked_by = ", ".join(pass_.asked_by.get(statistic, ()))
-        yield f"    {describe(statistic)}  state {human(nbytes)}  for {asked_by}"
+        fits_apart = pass_.stage == "fit" and len(pass_.works) > 1
+        over = f"  over {', '.join(splits[statistic])}" if fits_apart else ""
+        yield f"    {describe(statistic)}  state {human(nbytes)}{over}  for {asked_by}"

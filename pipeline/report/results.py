@@ -1,8 +1,7 @@
-"""The one file that every table, figure and page derives from: its shape, writing and reading.
+"""Writing and reading ``results.json``, checked against its schema.
 
-The ``TypedDict`` classes are the schema of ``results.json``; ``check`` walks them, so what they
-say is what is enforced. Keys beyond the declared ones pass untouched, which lets a later version
-add to the file without a new schema number.
+The ``TypedDict`` classes of :mod:`pipeline.report.schema` are walked, so what they say is what is
+enforced.
 """
 
 import json
@@ -12,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import (
     Any,
-    NotRequired,
-    TypedDict,
     Union,
     cast,
     get_args,
@@ -24,191 +21,10 @@ from typing import (
 
 from pipeline import files
 from pipeline.errors import DataError, MissingInputError
+from pipeline.report.schema import SCHEMA, Results
 
-SCHEMA = 1
 FILE_NAME = "results.json"
 NOT_A_NUMBER = "the computation gave no finite number"
-
-
-class Value(TypedDict):
-    """One number with its bounds; ``value`` is null where undefined, and ``reason`` says why."""
-
-    value: float | None
-    lower: NotRequired[float | None]
-    upper: NotRequired[float | None]
-    exact: NotRequired[bool]
-    reason: NotRequired[str]
-
-
-class Verdict(TypedDict):
-    """How the run ended."""
-
-    status: str
-    seconds: float
-    bytes_read: int
-    passes: int
-
-
-class ArrayFacts(TypedDict):
-    """Row shape and dtype of one stored array."""
-
-    shape: list[int]
-    dtype: str
-
-
-class SplitFacts(TypedDict):
-    """One split the run read; ``role`` is id_train, id_test, near, far or csid."""
-
-    split: str
-    role: str
-    rows: int
-    void: int
-    nbytes: int
-    arrays: dict[str, ArrayFacts]
-    class_counts: list[int] | None
-
-
-class DetectorFacts(TypedDict):
-    """One detector; ``baseline`` marks a trivial score that the others must beat."""
-
-    id: str
-    name: str
-    options: dict[str, Any]
-    passes: int
-    needs: list[str]
-    state_nbytes: int
-    notes: list[str]
-    baseline: bool
-
-
-class Score(TypedDict):
-    """One detector on one out-of-distribution set."""
-
-    detector: str
-    ood: str
-    group: str
-    n_id: int
-    n_ood: int
-    metrics: dict[str, Value]
-
-
-class Histogram(TypedDict):
-    """Scores of one detector over shared bins: b + 1 edges, b counts for each split.
-
-    ``scale`` is log or linear. ``beyond`` has the rows of each split below the first and above
-    the last edge, which the end bins count too.
-    """
-
-    detector: str
-    edges: list[float | None]
-    counts: dict[str, list[int]]
-    scale: NotRequired[str]
-    beyond: NotRequired[dict[str, list[int]]]
-
-
-class Curve(TypedDict):
-    """ROC curve of one detector on one out-of-distribution set (OOD is positive)."""
-
-    detector: str
-    ood: str
-    fpr: list[float]
-    tpr: list[float]
-
-
-PerClass = TypedDict(
-    "PerClass",
-    {
-        "class": int,
-        "support": int,
-        "precision": float | None,
-        "recall": float | None,
-        "f1": float | None,
-        "iou": float | None,
-        "dice": float | None,
-    },
-)
-
-
-class Classification(TypedDict):
-    """In-distribution classification; ``confusion`` has true classes as rows."""
-
-    split: str
-    rows: int
-    overall: dict[str, Value]
-    per_class: list[PerClass]
-    confusion: list[list[int]]
-    logits: str
-
-
-class StatisticFacts(TypedDict):
-    """One statistic of a pass and the procedures that asked for it."""
-
-    name: str
-    asked_by: list[str]
-    state_nbytes: int
-
-
-class PassFacts(TypedDict):
-    """One pass over the data."""
-
-    name: str
-    blocks: int
-    nbytes: int
-    seconds: float
-    fields: list[str]
-    statistics: list[StatisticFacts]
-
-
-class MemoryPart(TypedDict):
-    """One term of the projection."""
-
-    name: str
-    nbytes: int
-
-
-class Memory(TypedDict):
-    """Memory per worker: what the plan projected, what was allowed, what was measured."""
-
-    cluster: str
-    workers: int
-    reserved_nbytes: int
-    projected_nbytes: int
-    allowed_nbytes: int | None
-    measured_nbytes: int | None
-    parts: list[MemoryPart]
-
-
-class Provenance(TypedDict):
-    """What is needed to run it again."""
-
-    featfold: str
-    python: str
-    platform: str
-    versions: dict[str, str]
-    config: str
-    command: str
-    store: str
-    checksums: dict[str, str]
-
-
-class Results(TypedDict):
-    """The whole of ``results.json``."""
-
-    schema: int
-    name: str
-    run: str
-    created: str
-    verdict: Verdict
-    data: list[SplitFacts]
-    detectors: list[DetectorFacts]
-    scores: list[Score]
-    histograms: list[Histogram]
-    curves: list[Curve]
-    classification: Classification | None
-    passes: list[PassFacts]
-    memory: Memory
-    conventions: list[str]
-    provenance: Provenance
 
 
 def write(results: Mapping[str, Any], directory: Path | str) -> Path:
