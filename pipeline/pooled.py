@@ -1,16 +1,17 @@
-"""The pooled copy: token features as their means, kept by the first pass that computes them.
+"""The pooled copy: a vector for the tokens of a row, kept by the first pass that computes them.
 
 A copy is a table of rows among the partials, float64 as the view gives it, so a later pass that
-needs no more than the means reads 8 bytes for every 49 x 4 of the tokens, say, and finds the same
-bits. Like any partial it is named by the checksums of what it was made from.
+needs no more than the means, say, reads 8 bytes for every 49 x 4 of the tokens, and finds
+the same bits. Like any partial it is named by the checksums of what it was made from.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -20,42 +21,56 @@ from pipeline.fold import closure
 from pipeline.partials import Partials, key_of
 from pipeline.procedure import Rows
 from pipeline.views import Finite, Pooled, View
+from pipeline.views.pooling import REDUCTIONS
 
 Copies = Mapping[str, tuple[Rows, str]]
-"""Token array -> the table that holds its means, and the key of its partials."""
+"""Token array -> the table that holds its pooled rows, and the key of its partials."""
 
 
 def copies_of(views: Iterable[View], split: Split) -> Copies:
     """Return the copies that could stand for the token arrays behind ``views``.
 
-    An array that any view looks at in another way than by its mean is left out.
+    An array that any view looks at in another way than pooled, or that is pooled in several ways,
+    is left out.
     """
-    fields = {
-        view.field
-        for view in closure(views)
-        if isinstance(view, Pooled) and view.how == "mean" and _is_tokens(view.field, split.schema)
+    seen = list(closure(views))
+    hows = {view for view in seen if _pools_tokens(view, split.schema)}
+    whole = {field for view in seen for field in _whole(view, split.schema)}
+    several = Counter(view.field for view in hows)
+    return {
+        view.field: copy
+        for view, copy in _tables(hows, split).items()
+        if view.field not in whole and several[view.field] == 1
     }
-    whole = {field for view in closure(views) for field in _whole(view, split.schema)}
-    tables = {field: Rows(Pooled("mean", field), strict=False) for field in sorted(fields - whole)}
-    return {field: (table, key_of(table, split)) for field, table in tables.items()}
 
 
-def pools(views: Iterable[View], split: Split) -> Copies:
+def pools(views: Iterable[View], split: Split) -> Sequence[tuple[Rows, str]]:
     """Return the copies that a pass over ``views`` computes anyway and may keep."""
-    means = (v for v in closure(views) if isinstance(v, Pooled) and v.how == "mean")
-    return copies_of([view for view in means if _is_tokens(view.field, split.schema)], split)
+    hows = {view for view in closure(views) if _pools_tokens(view, split.schema)}
+    return list(_tables(hows, split).values())
 
 
-def _is_tokens(field: str, schema: Schema) -> bool:
-    return len(schema.spec(field).shape) == 2
+def _tables(hows: Iterable[Pooled], split: Split) -> Mapping[Pooled, tuple[Rows, str]]:
+    tables = {view: Rows(view, strict=False) for view in sorted(hows, key=_field_and_how)}
+    return {view: (table, key_of(table, split)) for view, table in tables.items()}
+
+
+def _field_and_how(view: Pooled) -> tuple[str, str]:
+    return view.field, view.how
+
+
+def _pools_tokens(view: View, schema: Schema) -> TypeGuard[Pooled]:
+    """Tell whether a view makes one vector of tokens, which is finite where all of them are."""
+    reduces = isinstance(view, Pooled) and (view.how == "mean" or view.how in REDUCTIONS)
+    return reduces and len(schema.spec(view.field).shape) == 2  # type: ignore[attr-defined]
 
 
 def _whole(view: View, schema: Schema) -> frozenset[str]:
-    """Return the arrays that a view itself reads otherwise than by their mean."""
-    if isinstance(view, Pooled) and view.how == "mean":
+    """Return the arrays that a view itself reads otherwise than pooled."""
+    if _pools_tokens(view, schema):
         return frozenset()
     if isinstance(view, Finite) and "mask" not in schema.arrays:
-        return frozenset()  # a mean is finite where all of its tokens are
+        return frozenset()  # a pooled vector is finite where all of its tokens are
     if any(hasattr(part, "nbytes") and callable(part) for part in vars(view).values()):
         return frozenset()  # made of other views, which are looked at themselves
     return frozenset() if hasattr(view, "scorer") else view.fields
@@ -78,10 +93,10 @@ class PooledSplit:
     def schema(self) -> Schema:
         """The schema of the split, with vectors for tokens."""
         schema = self.split.schema
-        means = {
+        vectors = {
             field: ArraySpec(schema.spec(field).shape[-1:], "float64", "D") for field in self.keys
         }
-        return replaced(schema, arrays={**schema.arrays, **means})
+        return replaced(schema, arrays={**schema.arrays, **vectors})
 
     @property
     def is_ood(self) -> bool:
@@ -117,7 +132,7 @@ class PooledSplit:
     def read(
         self, block: Block, fields: frozenset[str], step_rows: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the chunks of a block, with means in place of tokens."""
+        """Yield the chunks of a block, with vectors in place of tokens."""
         names = self.schema.touched(fields)
         copies = {field: self._copy(field, block) for field in names & self.keys.keys()}
         rest = frozenset(names - copies.keys())
@@ -146,5 +161,5 @@ class PooledSplit:
         others: Mapping[str, Any],
     ) -> Chunk:
         first = start - block.start
-        means = {field: copy[first : first + rows] for field, copy in copies.items()}
-        return Chunk(self.schema, start, rows, {**others, **means}, is_ood=self.is_ood)
+        vectors = {field: copy[first : first + rows] for field, copy in copies.items()}
+        return Chunk(self.schema, start, rows, {**others, **vectors}, is_ood=self.is_ood)

@@ -216,9 +216,7 @@ class Schedule:
             return step
         copies = tuple(
             Tabled(table, key, self._leaves_of(table, step.blocks))
-            for table, key in self._alike(
-                step, "pools", lambda: pools(step.views, self.work.split)
-            ).values()
+            for table, key in self._alike(step, "pools", lambda: pools(step.views, self.work.split))
             if not self._all_there(table, key, step.blocks)
         )
         return replace(step, tables=(*step.tables, *copies))

@@ -164,7 +164,7 @@ def _outputs_nbytes(work: Work) -> int:
     """Bytes of the tables of a block, the pooled copies that a pass keeps among them."""
     split = work.split
     views = [view for statistic in work.statistics for view in statistic.views]
-    tables = [table for table, _ in pools(views, split).values()]
+    tables = [table for table, _ in pools(views, split)]
     widths = [math.prod(table.view.shape(split.schema)) for table in (*work.rows, *tables)]
     return 8 * _block_rows(split) * sum(widths)
 

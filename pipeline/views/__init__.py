@@ -7,6 +7,8 @@ else is computed in the same pass.
 
 from pipeline.views.base import View as View
 from pipeline.views.base import memoised as memoised
+from pipeline.views.entries import Entries as Entries
+from pipeline.views.features import POOLS as POOLS
 from pipeline.views.features import Linear as Linear
 from pipeline.views.features import Pooled as Pooled
 from pipeline.views.features import Projected as Projected
@@ -14,11 +16,20 @@ from pipeline.views.features import Stored as Stored
 from pipeline.views.features import TokenCounts as TokenCounts
 from pipeline.views.features import Tokens as Tokens
 from pipeline.views.features import features as features
+from pipeline.views.fourier import RandomFourier as RandomFourier
 from pipeline.views.logits import Logits as Logits
 from pipeline.views.logits import LogSoftmax as LogSoftmax
 from pipeline.views.logits import LogSumExp as LogSumExp
 from pipeline.views.logits import Predicted as Predicted
+from pipeline.views.logits import softmax_outside_largest as softmax_outside_largest
 from pipeline.views.logits import sum_of_others as sum_of_others
+from pipeline.views.normalized import Normalized as Normalized
+from pipeline.views.normalized import TokenMeans as TokenMeans
+from pipeline.views.normalized import normalized as normalized
+from pipeline.views.normalized import token_means as token_means
+from pipeline.views.normalized import tokens_of as tokens_of
+from pipeline.views.principal import ReconstructionError as ReconstructionError
+from pipeline.views.principal import SquaredLength as SquaredLength
 from pipeline.views.rows import Both as Both
 from pipeline.views.rows import Correct as Correct
 from pipeline.views.rows import Every as Every

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import BudgetError, ConfigError, DataError
 from pipeline.views.base import View, floats_nbytes, memoised, valid_tokens
+from pipeline.views.pooling import REDUCTIONS, pooled, tile_nbytes
+
+POOLS = ("mean", "cls", *REDUCTIONS)
+"""Ways to make one vector of the tokens of an image."""
+FLATTEN, FORCED = "flatten", "force_flatten"
 
 
 @value
@@ -104,19 +111,37 @@ class TokenCounts:
 
 @value
 class Pooled:
-    """One float64 feature vector (d,) per row: the mean over valid tokens, or the class token.
+    """One float64 feature vector (d,) per row, from its valid tokens.
 
-    Features without a token axis pass through. A row without a valid token becomes NaN.
+    ``mean`` of the tokens; ``cls``, the class token, stored as an array of that name; ``max``, the
+    largest value of each feature; ``gem``, its generalised mean (mean of x^3)^(1/3), in which
+    values below 1e-6 count as 1e-6 (Radenovic, Tolias and Chum 2018, "Fine-tuning CNN image
+    retrieval with no human annotation", arXiv 1711.02512, and its code); ``topk``, the mean of the
+    largest 10 % of the values of each feature, at least one (Durand, Thome and Cord 2016,
+    "WELDON", CVPR, without its lowest regions). Features without a token axis pass through. A row
+    without a valid token, or with a value that is not finite, is not finite.
+
+    ``flatten`` is refused with what it would cost, since a covariance of t x d features is
+    singular and does not fit. ``force_flatten`` does it: (t x d,), with the mean of the row's
+    valid tokens in place of masked ones.
+
+    Raises :class:`ConfigError` for another ``how``, or for a class token of another ``field``, and
+    :class:`BudgetError` for ``flatten``.
     """
 
     how: str = "mean"
     field: str = "features"
 
     def __post_init__(self) -> None:
-        if self.how not in ("mean", "cls"):
+        if self.how not in (*POOLS, FLATTEN, FORCED):
             raise ConfigError(
-                f"pool: {self.how!r} is not known here; choose mean or cls (or tokens, for "
+                f"pool: {self.how!r} is not known here; choose {', '.join(POOLS)} (or tokens, for "
                 "detectors that score tokens)"
+            )
+        if self.how == "cls" and self.field != "features":
+            raise ConfigError(
+                f"pool: cls is the stored array cls, not part of {self.field}; store the class "
+                "tokens of that tap as an array (n, d) and name it as the field"
             )
 
     @property
@@ -130,15 +155,25 @@ class Pooled:
             raise DataError(
                 f"{schema.split}: {field} has rows of shape {shape}; expected (d,) or (t, d)"
             )
-        return shape[-1:]
+        if self.how == FLATTEN and len(shape) == 2:
+            raise BudgetError(_cost_of_flattening(schema, field))
+        return (prod(shape),) if self.how == FORCED else shape[-1:]
 
     def nbytes(self, schema: Schema, rows: int) -> int:
         (field,) = self.fields
         spec = schema.spec(field)
+        itemsize = spec.memory_dtype.itemsize
+        own = floats_nbytes(self.shape(schema), rows)
+        if self.how in (FLATTEN, FORCED):
+            return own + (Tokens(field).nbytes(schema, rows) if len(spec.shape) == 2 else 0)
         images = 2 * min(rows, arrays.TILE_IMAGES) if "mask" in schema.arrays else 0
-        masked = floats_nbytes(spec.shape, images, spec.memory_dtype.itemsize)
+        masked = floats_nbytes(spec.shape, images, itemsize)
         widened = floats_nbytes(spec.shape, 1) if len(spec.shape) == 2 else 0
-        return masked + widened + floats_nbytes(self.shape(schema), rows) + 48 * rows
+        if self.how in REDUCTIONS and len(spec.shape) == 2:
+            tile = tile_nbytes(self.how, spec.shape, itemsize, masked="mask" in schema.arrays)
+            mean = Pooled("mean", field).nbytes(schema, rows)
+            return own + mean + min(rows, arrays.TILE_IMAGES) * tile
+        return masked + widened + own + 48 * rows
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -147,14 +182,34 @@ class Pooled:
         xp = arrays.namespace(x)
         if x.ndim == 2:
             return xp.astype(x, xp.float64)
+        if self.how in REDUCTIONS:
+            valid = valid_tokens(chunk) if "mask" in chunk.arrays else None
+            return pooled(self.how, x, Pooled("mean", field)(chunk), valid)
+        if self.how == FORCED:
+            tokens = xp.astype(Tokens(field)(chunk), xp.float64)
+            return xp.reshape(tokens, (x.shape[0], prod(x.shape[1:])))
         count = xp.astype(TokenCounts(field)(chunk), xp.float64)
         if "mask" in chunk.arrays:
             valid = valid_tokens(chunk)
-            pooled = arrays.by_tiles(_sum_of_valid, x, valid, tile_rows=arrays.TILE_IMAGES)
+            total = arrays.by_tiles(_sum_of_valid, x, valid, tile_rows=arrays.TILE_IMAGES)
         else:
-            pooled = arrays.sum_tokens(x)
-        pooled /= xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
-        return pooled
+            total = arrays.sum_tokens(x)
+        total /= xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
+        return total
+
+
+def _cost_of_flattening(schema: Schema, field: str) -> str:
+    """Say what a covariance of flattened tokens would take, and what to do instead."""
+    t, d = schema.spec(field).shape
+    n, width = schema.rows, t * d
+    flop = 2 * n * width**2 + width**3 / 3
+    return (
+        f"{schema.split}: pool: flatten makes {width:,} features of {t} x {d} tokens; their "
+        f"covariance takes {8 * width**2 / 1e9:,.3g} GB and {flop / 1e12:,.3g} TFLOP to form and "
+        f"to factor, and has rank {min(n, width):,} at most from {n:,} rows. Choose pool: mean, or "
+        "the detector matrix_normal, whose covariance is that of tokens times that of features; "
+        "pool: force_flatten does it all the same"
+    )
 
 
 def _sum_of_valid(x: Array, valid: Array) -> Array:
@@ -232,5 +287,5 @@ class Projected:
 
 
 def features(pool: str, field: str = "features") -> View:
-    """Return the view that the ``pool`` of a detector names: mean, cls, or every token."""
+    """Return the view that the ``pool`` of a detector names: every token, or a pooled vector."""
     return Tokens(field) if pool == "tokens" else Pooled(pool, field)
