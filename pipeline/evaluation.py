@@ -16,9 +16,12 @@ from pipeline.errors import ConfigError, UnknownNameError
 from pipeline.metrics import (
     ConfusionMatrix,
     ConfusionTable,
+    Scored,
     accuracy,
+    agreement,
     balanced_accuracy,
     class_metric,
+    compared,
     histogram,
     one_side,
     ranking_metrics,
@@ -91,6 +94,10 @@ class Evaluation:
     histograms: list[dict[str, Any]] = field(default_factory=list)
     curves: list[dict[str, Any]] = field(default_factory=list)
     classification: dict[str, Any] | None = None
+    comparisons: list[dict[str, Any]] = field(default_factory=list)
+    """Per group, set and metric, which detectors cannot be told from the best."""
+    agreement: dict[str, Any] | None = None
+    """Rank correlation between detectors."""
     tables: dict[str, Mapping[str, RowTable]] = field(default_factory=dict)
     """Split -> detector -> scores, where they were asked for."""
 
@@ -137,8 +144,13 @@ def jobs(
     return made
 
 
-def collect(outcomes: Mapping[str, Any], views: Mapping[str, View], sets: Sets) -> Evaluation:
-    """Return the evaluation from the outcomes of :func:`jobs`."""
+def collect(
+    outcomes: Mapping[str, Any],
+    views: Mapping[str, View],
+    sets: Sets,
+    baselines: Sequence[str] = (),
+) -> Evaluation:
+    """Return the evaluation from the outcomes of :func:`jobs`; a baseline is never the best."""
     found = Evaluation()
     for detector in views:
         sides: dict[str, Ranks] = {}
@@ -166,7 +178,31 @@ def collect(outcomes: Mapping[str, Any], views: Mapping[str, View], sets: Sets) 
         for split in sets.all
         if _table(next(iter(views)), split) in outcomes
     }
+    if found.tables:
+        scored = _scored(outcomes, list(views), sets, found.tables)
+        found.comparisons = compared(scored, [name for name in views if name not in baselines])
+        found.agreement = agreement(scored)
     return found
+
+
+def _scored(
+    outcomes: Mapping[str, Any],
+    detectors: Sequence[str],
+    sets: Sets,
+    tables: Mapping[str, Mapping[str, RowTable]],
+) -> Scored:
+    outside = sets.all[1:]
+    return Scored(
+        detectors,
+        tables[sets.id_test.name],
+        {split.name: tables[split.name] for split in outside},
+        {
+            (name, split.name): outcomes[_pair(name, split)]
+            for name in detectors
+            for split in outside
+        },
+        {group: [split.name for split in splits] for group, splits in sets.ood.items()},
+    )
 
 
 def _check(sets: Sets) -> None:

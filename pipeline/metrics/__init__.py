@@ -3,6 +3,9 @@
 Each is a thin wrapper of a pure function of the statistic's result, which may be called alone.
 """
 
+from pipeline.metrics.comparison import Scored as Scored
+from pipeline.metrics.comparison import agreement as agreement
+from pipeline.metrics.comparison import compared as compared
 from pipeline.metrics.confusion import F1 as F1
 from pipeline.metrics.confusion import Accuracy as Accuracy
 from pipeline.metrics.confusion import BalancedAccuracy as BalancedAccuracy

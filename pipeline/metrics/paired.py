@@ -19,7 +19,18 @@ from pipeline.errors import ConfigError
 from pipeline.metrics.ranking import auroc
 from pipeline.statistics import Ranks
 
-__all__ = ["Difference", "Paired", "bootstrap_fpr", "delong", "differences", "holm", "placements"]
+__all__ = [
+    "Difference",
+    "Paired",
+    "Placements",
+    "Replicates",
+    "bootstrap_fpr",
+    "delong",
+    "differences",
+    "holm",
+    "looked_up",
+    "placements",
+]
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Weights = np.ndarray[Any, np.dtype[np.float32]]
@@ -70,11 +81,11 @@ def delong(ranks: Sequence[Sequence[Ranks]], inside: Blocks, outside: Sequence[B
     covariance = np.zeros((len(values), len(values)))
     for several, blocks, centre in zip(ranks, outside, areas, strict=True):
         below = [placements(one, "id") for one in several]
-        components = (_looked_up(below, block) for block in blocks)
+        components = (looked_up(below, block) for block in blocks)
         covariance += _error_of_mean(components, centre) / len(areas) ** 2
     above = [[placements(one, "ood") for one in several] for several in ranks]
     components = (
-        1.0 - np.mean([_looked_up(of_set, block) for of_set in above], axis=0) for block in inside
+        1.0 - np.mean([looked_up(of_set, block) for of_set in above], axis=0) for block in inside
     )
     return Paired(values, covariance + _error_of_mean(components, values))
 
@@ -94,7 +105,8 @@ def placements(ranks: Ranks, side: str) -> Placements:
     return Placements(arrays.to_host(ranks.values), doubled / (2 * max(1, int(counts.sum()))))
 
 
-def _looked_up(columns: Sequence[Placements], block: Floats) -> Floats:
+def looked_up(columns: Sequence[Placements], block: Floats) -> Floats:
+    """Return the places of scores (rows, D), a column for each detector."""
     found = np.empty(block.shape)
     for r, column in enumerate(columns):
         found[:, r] = column.shares[np.searchsorted(column.scores, block[:, r])]

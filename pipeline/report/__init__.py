@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.report.results import SCHEMA, Results, check, read, write, write_text
+from pipeline.report.results import check, read, write, write_text
+from pipeline.report.schema import SCHEMA, Results
 from pipeline.report.text import comma_separated, headline, markdown, verdict_line
 
 __all__ = ["SCHEMA", "Results", "check", "headline", "read", "verdict_line", "write"]

@@ -15,10 +15,9 @@ from xml.etree import ElementTree
 import numpy as np
 from matplotlib import style
 from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
-from pipeline.report.results import Classification, Curve, Histogram
+from pipeline.report.schema import Curve, Histogram
 
 # Stand-in colour -> CSS variable of the page.
 INK, MUTED, RULE, PAPER = "#010101", "#010102", "#010103", "#010104"
@@ -44,8 +43,6 @@ DECADE_TICKS = 5  # marks fit below the ridges
 LABEL_WIDTH = 5  # of a character, about
 DECADE_STEPS = (1, 2, 3, 5, 10, 20, 50, 100, 200)
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-CELL_TEXT_CLASSES = 20
-CONFUSION_BLOCKS = 40
 STYLE = {
     "svg.fonttype": "none",
     "svg.hashsalt": "featfold",
@@ -65,7 +62,7 @@ STYLE = {
 
 
 # The user's own matplotlib settings must not change the page.
-_house_style = style.context(STYLE, after_reset=True)
+house_style = style.context(STYLE, after_reset=True)
 
 
 class Sets:
@@ -101,7 +98,7 @@ class Sets:
         return f"{name if len(name) <= 34 else name[:33] + '…'} · {self.group[member]}"
 
 
-@_house_style
+@house_style
 def histogram(record: Histogram, sets: Sets, max_bins: int) -> str:
     """Ridges of scores: each OOD set over the ID silhouette, each scaled to its own peak.
 
@@ -118,7 +115,7 @@ def histogram(record: Histogram, sets: Sets, max_bins: int) -> str:
     silhouette = _outline(edges, together, _open_ends(record, inside))
     foot = 30
     height = round(max(ROW_HEIGHT * len(members) + foot, HEIGHT))
-    figure = _figure(WIDTH, height)
+    figure = blank(WIDTH, height)
     axes = figure.add_axes((6 / WIDTH, foot / height, 1 - 12 / WIDTH, 1 - foot / height))
     for base, member in enumerate(reversed(members)):
         _ridge(axes, base, silhouette, facecolor=(ID, 0.5), linewidth=0)
@@ -134,17 +131,17 @@ def histogram(record: Histogram, sets: Sets, max_bins: int) -> str:
     _keep_inside(axes, low, high)
     axes.set_xlabel(f"score{scale} (higher = more OOD)", labelpad=2)
     shown = ", ".join(sets.names[member] for member in members)
-    return _svg(figure, f"Scores of {record['detector']}: ID rows against {shown}")
+    return svg(figure, f"Scores of {record['detector']}: ID rows against {shown}")
 
 
-@_house_style
+@house_style
 def roc(curves: Sequence[Curve], sets: Sets, max_points: int) -> str:
     """ROC curves of one detector with the first point whose true-positive rate is >= 0.95."""
     drawn = [curve for curve in curves if curve["fpr"] and curve["ood"] in sets.order]
     if not drawn:
         return ""
     side = HEIGHT
-    figure = _figure(side, side)
+    figure = blank(side, side)
     axes = figure.add_axes((34 / side, 34 / side, 1 - 42 / side, 1 - 42 / side))
     axes.plot([0, 1], [0, 1], color=RULE, linewidth=0.8)
     axes.axhline(0.95, color=MUTED, linewidth=0.7, linestyle=(0, (1, 2)))
@@ -167,59 +164,18 @@ def roc(curves: Sequence[Curve], sets: Sets, max_points: int) -> str:
     axes.set_ylabel("true-positive rate", labelpad=1)
     axes.spines[["right", "top"]].set_visible(False)
     shown = ", ".join(sets.names[curve["ood"]] for curve in drawn)
-    return _svg(figure, f"ROC curves of {drawn[0]['detector']} on {shown}")
+    return svg(figure, f"ROC curves of {drawn[0]['detector']} on {shown}")
 
 
-@_house_style
-def confusion(classification: Classification) -> str:
-    """Confusion matrix with each true class scaled to one; counts in the cells of small ones."""
-    labels = [str(entry["class"]) for entry in classification["per_class"]]
-    matrix = np.asarray(classification["confusion"], float)
-    classes = len(matrix)
-    if classes > CONFUSION_BLOCKS:
-        starts = np.arange(CONFUSION_BLOCKS) * classes // CONFUSION_BLOCKS
-        matrix = np.add.reduceat(np.add.reduceat(matrix, starts, axis=0), starts, axis=1)
-        labels = [labels[start] for start in starts]
-    k = len(matrix)
-    side = max(240, min(32 * k, 480))
-    figure = _figure(side + 44, side + 44)
-    axes = figure.add_axes(
-        (40 / (side + 44), 40 / (side + 44), side / (side + 44), side / (side + 44))
-    )
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    small = k <= CELL_TEXT_CLASSES
-    true, guessed = np.nonzero(shares if small else shares >= 0.005)
-    corners = np.array([(0.03, 0.03), (0.97, 0.03), (0.97, 0.97), (0.03, 0.97)])
-    squares = corners + np.stack([guessed, true], axis=1)[:, None]
-    fills = [(NEAR, round(0.06 + 0.94 * share, 2)) for share in shares[true, guessed]]
-    axes.add_collection(
-        PolyCollection(list(squares), facecolors=fills, linewidths=0), autolim=False
-    )
-    for row, column in zip(true, guessed, strict=True) if small else ():
-        count = axes.text(column + 0.5, row + 0.5, f"{matrix[row, column]:.0f}")
-        count.set(ha="center", va="center_baseline", size=10 if k <= 12 else 8)
-        count.set_color(PAPER if shares[row, column] > 0.5 else INK)
-    step = 1 if k <= CELL_TEXT_CLASSES else -(-k // 10)
-    ticks = np.arange(0, k, step)
-    axes.set(xlim=(0, k), ylim=(k, 0), xticks=ticks + 0.5, yticks=ticks + 0.5)
-    axes.set_xticklabels([labels[tick] for tick in ticks])
-    axes.set_yticklabels([labels[tick] for tick in ticks])
-    axes.set_xlabel("predicted class", labelpad=2)
-    axes.set_ylabel("true class", labelpad=2)
-    axes.tick_params(length=0)
-    axes.spines[:].set_color(RULE)
-    return _svg(figure, f"Confusion matrix of {classes} classes on {classification['split']}")
-
-
-@_house_style
+@house_style
 def line_sample(sets: Sets, member: str) -> str:
     """The line and marker of one set, for the key."""
-    figure = _figure(40, 14)
+    figure = blank(40, 14)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.plot([0, 1], [0, 0], color=sets.colour(member), linewidth=1.6, linestyle=sets.dash(member))
     axes.plot([0.5], [0], sets.marker(member), color=sets.colour(member), markersize=6)
     axes.set_axis_off()
-    return _svg(figure, f"Line of {sets.names[member]}, {sets.group[member]}")
+    return svg(figure, f"Line of {sets.names[member]}, {sets.group[member]}")
 
 
 def has_open_ends(record: Histogram) -> bool:
@@ -326,13 +282,14 @@ def _outline(edges: Any, counts: Any, open_ends: tuple[bool, bool]) -> tuple[Any
     return (density[first:last] / peak).clip(max=1), edges[first : last + 1]
 
 
-def _figure(width: int, height: int) -> Figure:
+def blank(width: float, height: float) -> Figure:
+    """Return an empty figure of so many points."""
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     FigureCanvasSVG(figure)
     return figure
 
 
-def _svg(figure: Figure, label: str) -> str:
+def svg(figure: Figure, label: str) -> str:
     """The figure as one ``<svg>`` element with the page's colours and an accessible name."""
     out = StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))

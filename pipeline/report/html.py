@@ -7,8 +7,8 @@ from itertools import groupby
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from pipeline.report import figures, tables, text
-from pipeline.report.results import DetectorFacts, Memory, PerClass, Results
+from pipeline.report import figures, matrices, tables, text
+from pipeline.report.schema import DetectorFacts, Memory, PerClass, Results
 
 # Drawing budgets keep the page under two megabytes, however many detectors and sets there are.
 SETS_DRAWN_IN_ALL = 320
@@ -70,9 +70,16 @@ def render(results: Results) -> str:
         open_ends=any(figures.has_open_ends(record) for record in results["histograms"]),
         drawn=min(len(panels), _panels_drawn(sets)),
         classes=_listed_classes(classification["per_class"]) if classification else [],
-        confusion=figures.confusion(classification) if classification else "",
+        confusion=matrices.confusion(classification) if classification else "",
+        agreement=_agreement(results),
+        tied=bool(results.get("comparisons")),
         bar=memory_bar(results["memory"]),
     )
+
+
+def _agreement(results: Results) -> str:
+    found = results.get("agreement")
+    return matrices.agreement(found) if found and len(found["detectors"]) > 1 else ""
 
 
 def _over(column: tables.Column) -> str:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pipeline.report.results import NOT_A_NUMBER, Results, Score, Value
+from pipeline.report.results import NOT_A_NUMBER
+from pipeline.report.schema import Results, Score, Value
 
 LABELS = {
     "auroc": "AUROC",
@@ -63,14 +64,18 @@ class Cell:
     bound: float = 0.0
     reason: str = ""
     mark: str = ""  # "best", "second" or nothing
+    tied: bool = False  # with the best: the difference may be chance
 
     @property
     def text(self) -> str:
-        """Percent with two decimals, the bound rounded up; ``undefined`` where there is none."""
+        """Percent with two decimals, the bound rounded up; ``undefined`` where there is none.
+
+        ≈ before it: not told from the best of its column.
+        """
         if self.value is None:
             return "undefined"
         bound = f" ±{math.ceil(self.bound * 1e4) / 100:.2f}" if self.bound > 5e-7 else ""
-        return percent(self.value) + bound
+        return ("≈ " if self.tied else "") + percent(self.value) + bound
 
 
 @dataclass(frozen=True)
@@ -168,12 +173,13 @@ def headline_table(results: Results, sets: bool = True) -> Table:
             ]
     spans = means + singles
     scores = _by_detector(results)
+    tied = _ties(results)
     columns = [column for column, _ in spans]
     rows = [
         Row(
             detector,
             baseline,
-            tuple(_mean(scores, detector, members, column.metric) for column, members in spans),
+            tuple(_mean(scores, tied, detector, of, column.metric) for column, of in spans),
         )
         for detector, baseline in detector_order(results)
     ]
@@ -186,7 +192,7 @@ def headline_table(results: Results, sets: bool = True) -> Table:
 
 def set_tables(results: Results) -> list[Table]:
     """One table for each out-of-distribution set with every metric of every detector."""
-    scores = _by_detector(results)
+    scores, tied = _by_detector(results), _ties(results)
     tables = []
     for group, members in groups(results).items():
         for member in members:
@@ -197,7 +203,7 @@ def set_tables(results: Results) -> list[Table]:
                 Row(
                     detector,
                     baseline,
-                    tuple(_mean(scores, detector, [member], metric) for metric in metrics),
+                    tuple(_mean(scores, tied, detector, [member], metric) for metric in metrics),
                 )
                 for detector, baseline in detector_order(results)
             )
@@ -227,6 +233,16 @@ def _by_detector(results: Results) -> dict[tuple[str, str], Score]:
     return {(score["detector"], score["ood"]): score for score in results["scores"]}
 
 
+def _ties(results: Results) -> set[tuple[str, str, tuple[str, ...]]]:
+    """(detector, metric, sets) of all numbers that cannot be told from the best there."""
+    return {
+        (other["detector"], one["metric"], tuple(one["sets"]))
+        for one in results.get("comparisons", ())
+        for other in one["others"]
+        if other["tied"]
+    }
+
+
 def _accuracy(results: Results) -> Cell | None:
     classification = results["classification"]
     value = classification["overall"].get("accuracy") if classification else None
@@ -247,8 +263,13 @@ def cell(value: Value) -> Cell:
 
 
 def _mean(
-    scores: dict[tuple[str, str], Score], detector: str, members: Sequence[str], metric: str
+    scores: dict[tuple[str, str], Score],
+    tied: set[tuple[str, str, tuple[str, ...]]],
+    detector: str,
+    members: Sequence[str],
+    metric: str,
 ) -> Cell:
+    alike = (detector, metric, tuple(members)) in tied
     found = []
     for member in members:
         score = scores.get((detector, member))
@@ -257,10 +278,9 @@ def _mean(
         if found[-1].value is None and len(members) > 1:
             return Cell(None, reason=f"because {member} is: {found[-1].reason}")
     if len(found) == 1:
-        return found[0]
-    return Cell(
-        fmean(one.value for one in found if one.value is not None), fmean(c.bound for c in found)
-    )
+        return replace(found[0], tied=alike)
+    mean = fmean(one.value for one in found if one.value is not None)
+    return Cell(mean, fmean(one.bound for one in found), tied=alike)
 
 
 def _marked(table: Table) -> Table:

@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from pipeline.report.results import Results
+from pipeline.report.schema import Results
 from pipeline.report.tables import Table, headline_table, set_tables
 
 NOT_MEASURED = "not measured"
@@ -61,7 +61,7 @@ def headline(results: Results) -> RichTable:
     table = headline_table(results, sets=False)
     out = RichTable(
         title=Text(f"{results['name']}: OOD detection (percent)"),
-        caption=Text(f"{table.about}\nbest bold, second underlined; ↑ higher, ↓ lower is better"),
+        caption=Text(f"{table.about}\n{_legend(results)}"),
         box=box.SIMPLE_HEAD,
         title_style="bold",
         caption_style="dim",
@@ -82,6 +82,11 @@ def headline(results: Results) -> RichTable:
             style="dim" if row.baseline else None,
         )
     return out
+
+
+def _legend(results: Results) -> str:
+    tied = "; ≈ cannot be told from the best" if results.get("comparisons") else ""
+    return f"best bold, second underlined{tied}; ↑ higher, ↓ lower is better"
 
 
 def comma_separated(results: Results) -> str:
@@ -112,8 +117,8 @@ def markdown(results: Results) -> str:
         parts.append("## Near and far OOD")
         parts += _markdown_table(headline_table(results))
         parts.append(
-            "Percent. Best bold, second underlined; ↑ higher, ↓ lower is better. The baseline "
-            "is a trivial score of the input and is not ranked."
+            f"Percent, {_legend(results)}. The baseline is a trivial score of the input and is not "
+            "ranked."
         )
         for table in set_tables(results):
             parts += [f"## {_plain_markdown(table.title)}", f"{_plain_markdown(table.about)}."]

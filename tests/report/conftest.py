@@ -98,6 +98,32 @@ def classified(classes: int, rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
+def against_best(
+    scores: list[dict[str, Any]], over: str, group: str, sets: list[str], metric: str
+) -> dict[str, Any]:
+    """Who is best on the mean over sets; numbers closer than 0.02 pass for chance."""
+    means: dict[str, float] = {}
+    for entry in scores:
+        if entry["ood"] in sets:
+            value = entry["metrics"][metric]["value"] / len(sets)
+            means[entry["detector"]] = means.get(entry["detector"], 0.0) + value
+    sign = -1 if metric == "fpr95" else 1
+    best = max(
+        (name for name in means if name != "mean_pixel"), key=lambda name: sign * means[name]
+    )
+    others = [
+        {"detector": name, "difference": value - means[best], "error": 0.01, "p": 0.5}
+        | {"tied": abs(value - means[best]) < 0.02}
+        for name, value in means.items()
+        if name != best
+    ]
+    return {"over": over, "group": group, "sets": sets, "metric": metric} | {
+        "method": "DeLong" if sign > 0 else "bootstrap",
+        "best": best,
+        "others": others,
+    }
+
+
 def split_facts(split: str, role: str, rows: int, classes: int) -> dict[str, Any]:
     arrays = {"features": {"shape": [49, 1280], "dtype": "float32"}}
     counts = None
@@ -132,6 +158,13 @@ def make_results(
         scores += new_scores
         histograms.append(histogram)
         curves += new_curves
+    columns = [(name, "near", [name]) for name in near] + [(name, "far", [name]) for name in far]
+    columns += [(group, group, of) for group, of in (("near", near), ("far", far)) if len(of) > 1]
+    comparisons = [
+        against_best(scores, *column, metric) for column in columns for metric in ("auroc", "fpr95")
+    ]
+    gaps = np.array([*strengths.values(), 0.4])
+    alike = 1 - np.abs(gaps[:, None] - gaps[None, :]) / 2
     ids = [split_facts("id/train", "id_train", 700, classes)]
     ids.append(split_facts("id/test", "id_test", 250, classes))
     data = ids + [split_facts(split, "near", 200, classes) for split in near]
@@ -161,6 +194,12 @@ def make_results(
         "scores": scores,
         "histograms": histograms,
         "curves": curves,
+        "comparisons": comparisons,
+        "agreement": {
+            "detectors": [*strengths, "mean_pixel"],
+            "rows": 850,
+            "spearman": alike.tolist(),
+        },
         "classification": classified(classes, rng),
         "passes": passes,
         "memory": {

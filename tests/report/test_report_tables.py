@@ -83,6 +83,22 @@ def test_lower_is_best_for_false_positive_rates(results: dict[str, Any]) -> None
     assert {d for d, cell in cells.items() if cell.mark == "best"} == best
 
 
+def test_what_cannot_be_told_from_the_best_is_marked(results: dict[str, Any]) -> None:
+    columns = {(one["over"], one["metric"]): one for one in results["comparisons"]}
+    for other in columns["far", "fpr95"]["others"]:
+        other["tied"] = other["detector"] == "she"
+    cells = column(headline_table(check(results)), "far · mean of 2", "fpr95")
+    assert [name for name, cell in cells.items() if cell.tied] == ["she"]
+    assert cells["she"].text.startswith("≈ ")
+    assert not cells["msp"].text.startswith("≈")
+    assert "≈ cannot be told from the best" in markdown(check(results))
+
+
+def test_nothing_is_said_of_ties_without_comparisons(results: dict[str, Any]) -> None:
+    del results["comparisons"], results["agreement"]
+    assert "≈" not in markdown(check(results))
+
+
 def test_no_marks_where_all_agree(factory: Callable[..., dict[str, Any]]) -> None:
     table = headline_table(check(factory({"msp": 1.0}, far=[])))
     assert {cell.mark for row in table.rows for cell in row.cells} == {""}
