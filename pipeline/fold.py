@@ -22,7 +22,7 @@ from pipeline.errors import DataError, FeatfoldError
 from pipeline.gather import gathers
 from pipeline.procedure import Rows
 from pipeline.statistics import Statistic
-from pipeline.views import Both, Every, Finite, Tokens, View
+from pipeline.views import Both, Every, Finite, View, tokens_of
 
 AnyStatistic = Statistic[Any, Any]
 Output = np.ndarray[Any, Any] | Path
@@ -54,7 +54,7 @@ class Partial:
 
 def grain_rows(statistic: AnyStatistic, schema: Schema) -> int:
     """Return the rows of a grain of a statistic: the power of two nearest the bytes aimed at."""
-    tokens = any(isinstance(view, Tokens) for view in statistic.views)
+    tokens = any(tokens_of(view) is not None for view in statistic.views)
     nbytes = sum(row_nbytes(view, schema) for view in statistic.views)
     rows = max(1, (TOKENS_GRAIN_NBYTES if tokens else GRAIN_NBYTES) // max(1, nbytes))
     return min(GRAIN_ROWS_LIMIT, 1 << round(math.log2(rows)))
@@ -63,9 +63,10 @@ def grain_rows(statistic: AnyStatistic, schema: Schema) -> int:
 def row_nbytes(view: View, schema: Schema) -> int:
     """Return the bytes of one row of a view."""
     values = int(np.prod(view.shape(schema), dtype=np.int64))
-    if isinstance(view, Tokens):  # the one view of floats that may be narrower than float64
-        return values * max(4, schema.spec(view.field).memory_dtype.itemsize)
-    return values * 8
+    tokens = tokens_of(view)  # the one view of floats that may be narrower than float64
+    if tokens is None:
+        return values * 8
+    return values * max(4, schema.spec(tokens.field).memory_dtype.itemsize)
 
 
 def fold(

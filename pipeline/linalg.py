@@ -22,7 +22,8 @@ Host = np.ndarray[Any, Any]
 RIDGE_STEPS = 12
 BASE_FEATURES = 64
 """Width at which a triangular matrix is inverted at once."""
-COVARIANCES = ("ridge", "pinvh")
+COVARIANCES = ("ridge", "pinvh", "oas", "scatter")
+"""What may be whitened: see :func:`whiten`."""
 
 
 @dataclass(frozen=True)
@@ -31,39 +32,77 @@ class Whitening:
 
     matrix: Host
     ridge: float
-    """Ridge that was added, relative to trace / d; 0 for the pseudo-inverse."""
+    """Ridge that was added; 0 for the pseudo-inverse."""
     rank: int
     condition: float
     """Largest eigenvalue over the smallest above the rank cut-off, before regularisation."""
+    regularisation: str
+    """What was done about small eigenvalues, in words."""
 
     @property
     def note(self) -> str:
         """One line for the report."""
         d = self.matrix.shape[0]
-        how = f"ridge {self.ridge:.0e} of trace/d" if self.ridge else "pseudo-inverse"
-        return f"covariance of rank {self.rank} of {d}, condition {self.condition:.1e}; {how}"
+        found = f"covariance of rank {self.rank} of {d}, condition {self.condition:.1e}"
+        return f"{found}; {self.regularisation}"
 
 
-def check_regularisation(how: str, ridge: float) -> None:
+@dataclass(frozen=True)
+class Regularised:
+    """The Cholesky factor L (d, d) of a regularised covariance L L', and what was done to it."""
+
+    factor: Host
+    ridge: float
+    """Ridge that was added to the diagonal, in units of trace / d or of the diagonal itself."""
+    shrinkage: float | None = None
+    """Share of trace / d times the identity in it, where it was shrunk."""
+    unit: str = ""
+
+    @property
+    def words(self) -> str:
+        """What was done, for the report."""
+        shrunk = f"OAS shrinkage {self.shrinkage:.1e}" if self.shrinkage is not None else ""
+        ridge = f"ridge {self.ridge:.0e} {self.unit}" if self.ridge or not shrunk else ""
+        return " and ".join(part for part in (shrunk, ridge) if part)
+
+    @property
+    def whitening(self) -> Host:
+        """W = L'^-1 (d, d) with |x W|^2 = x' (L L')^-1 x."""
+        return np.ascontiguousarray(lower_inverse(self.factor).T)
+
+    @property
+    def log_determinant(self) -> float:
+        """Log of the determinant of L L'."""
+        return float(2.0 * np.log(np.diag(self.factor)).sum())
+
+
+def check_regularisation(how: str, ridge: float, known: tuple[str, ...] = COVARIANCES) -> None:
     """Raise :class:`ConfigError` for an unknown ``how`` or a ridge that is not above 0."""
-    if how not in COVARIANCES:
-        raise ConfigError(f"covariance: {how!r} is unknown; choose {' or '.join(COVARIANCES)}")
+    if how not in known:
+        raise ConfigError(
+            f"covariance: {how!r} is unknown; choose {', '.join(known[:-1])} or {known[-1]}"
+        )
     if not 0 < ridge < np.inf:
         raise ConfigError(f"ridge: {ridge!r}; expected a finite number above 0, such as 1e-6")
 
 
 def whiten(
-    covariance: Host, how: str = "ridge", ridge: float = 1e-6, products: str = "float64"
+    covariance: Host,
+    how: str = "ridge",
+    ridge: float = 1e-6,
+    products: str = "float64",
+    rows: int = 0,
+    tokens: int = 1,
 ) -> Whitening:
-    """Whiten a covariance (d, d).
+    """Whiten a covariance (d, d) of ``rows`` rows, which ``oas`` and ``scatter`` must be given.
 
-    ``ridge`` adds ``ridge`` times trace / d to the diagonal, ten times more until a float64
-    Cholesky factor exists. ``pinvh`` drops directions whose eigenvalue is below d * eps times the
-    largest, as ``scipy.linalg.pinvh`` does; eps is that of ``products``, the dtype in which the
-    products of the covariance were formed. The last few results are remembered, since detectors
-    and heads that are fitted together share their covariances. Raises :class:`DataError` if every
-    entry is zero or one is not finite, and :class:`ConfigError` for an unknown ``how`` or a ridge
-    that is not above 0.
+    So many ``tokens`` of them are of one image, and count as one for ``oas``: they are alike.
+    ``ridge``, ``oas`` and ``scatter`` are those of :func:`regularise`. ``pinvh`` drops directions
+    whose eigenvalue is below d * eps times the largest, as ``scipy.linalg.pinvh`` does; eps is that
+    of ``products``, the dtype in which the products of the covariance were formed. The last few
+    results are remembered, since detectors and heads that are fitted together share their
+    covariances. Raises :class:`DataError` if every entry is zero or one is not finite, and
+    :class:`ConfigError` for an unknown ``how`` or a ridge that is not above 0.
     """
     check_regularisation(how, ridge)
     if not np.isfinite(covariance).all():
@@ -73,20 +112,23 @@ def whiten(
             "the features of the fit rows do not vary within their classes (covariance is zero); "
             "fit on more rows per class"
         )
-    return _whiten(Const(covariance), how, ridge, products)
+    return _whiten(Const(covariance), how, ridge, products, rows, tokens)
 
 
 @lru_cache(maxsize=2)
-def _whiten(constant: Const, how: str, ridge: float, products: str) -> Whitening:
+def _whiten(
+    constant: Const, how: str, ridge: float, products: str, rows: int, tokens: int
+) -> Whitening:
     covariance = constant.array
     if how == "pinvh":
         values, vectors = np.linalg.eigh(covariance)
         kept = _above_rounding(values, products)
-        return Whitening(vectors[:, kept] / np.sqrt(values[kept]), 0.0, *_quality(values[kept]))
-    factor, added = _ridge_cholesky(covariance, ridge)
+        matrix = vectors[:, kept] / np.sqrt(values[kept])
+        return Whitening(matrix, 0.0, *_quality(values[kept]), "pseudo-inverse")
+    made = regularise(covariance, how, ridge, rows, tokens)
     values = np.linalg.eigvalsh(covariance)
     quality = _quality(values[_above_rounding(values, products)])
-    return Whitening(np.ascontiguousarray(lower_inverse(factor).T), added, *quality)
+    return Whitening(made.whitening, made.ridge, *quality, made.words)
 
 
 def _above_rounding(values: Host, products: str = "float64") -> Host:
@@ -100,17 +142,48 @@ def _quality(values: Host) -> tuple[int, float]:
     return len(values), float(values[-1] / values[0])
 
 
-def _ridge_cholesky(covariance: Host, ridge: float) -> tuple[Host, float]:
-    """Return a Cholesky factor of the covariance plus a ridge, and that ridge over trace / d."""
-    d = len(covariance)
-    for step in range(RIDGE_STEPS):
-        added = ridge * 10.0**step
+def regularise(covariance: Host, how: str, ridge: float, rows: int, tokens: int = 1) -> Regularised:
+    """Return a covariance (d, d) that has a Cholesky factor.
+
+    ``ridge`` adds ``ridge`` times trace / d to its diagonal. ``oas`` takes
+    (1 - p) S + p trace(S) / d I, with the shrinkage p of :func:`oas_shrinkage`. ``jitter`` adds
+    ``ridge`` itself to the diagonal, and ``scatter`` does so for ``rows`` times the covariance,
+    which is not divided by the number of rows then. Where float64 finds no factor, the ridge is
+    raised ten times, and again. Raises :class:`DataError` where none suffices.
+    """
+    d, shrinkage = len(covariance), None
+    scale, unit = float(np.trace(covariance)) / d, "of trace/d"
+    ridges = [ridge * 10.0**step for step in range(RIDGE_STEPS)]
+    if how == "oas":
+        shrinkage = oas_shrinkage(covariance, rows / tokens)
+        covariance = (1.0 - shrinkage) * covariance + shrinkage * scale * np.eye(d)
+        ridges.insert(0, 0.0)
+    elif how == "jitter":
+        scale, unit = 1.0, "on the diagonal"
+    elif how == "scatter":
+        covariance = covariance * rows
+        scale, unit = 1.0, "on the diagonal of the scatter"
+    for added in ridges:
         try:
-            ridged = covariance + added * np.trace(covariance) / d * np.eye(d)
-            return np.linalg.cholesky(ridged), added
+            factor = np.linalg.cholesky(covariance + added * scale * np.eye(d))
+            return Regularised(factor, added, shrinkage, unit)
         except np.linalg.LinAlgError:
             continue
-    raise DataError(f"no Cholesky factor with a ridge of up to {added:.0e} of trace / d")
+    raise DataError(f"no Cholesky factor with a ridge of up to {ridges[-1]:.0e} {unit}")
+
+
+def oas_shrinkage(covariance: Host, rows: float) -> float:
+    """Return the oracle approximating shrinkage of a covariance (d, d) of n rows, within 0 to 1.
+
+    p = ((1 - 2/d) tr S^2 + tr^2 S) / ((n + 1 - 2/d) (tr S^2 - tr^2 S / d)), at most 1: Chen,
+    Wiesel, Eldar and Hero 2010, "Shrinkage algorithms for MMSE covariance estimation",
+    arXiv 0907.4698, equation 23. scikit-learn leaves the two terms 2/d out.
+    """
+    d = len(covariance)
+    spread = float(((covariance / np.trace(covariance)) ** 2).sum())  # tr S^2 / tr^2 S
+    above = (1.0 - 2.0 / d) * spread + 1.0
+    below = (rows + 1.0 - 2.0 / d) * (spread - 1.0 / d)
+    return above / below if above < below else 1.0
 
 
 def principal_axes(moment: Host, products: str = "float64") -> tuple[Host, int]:

@@ -12,7 +12,15 @@ from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.statistics.base import class_ids, fields_of, kept
-from pipeline.views import Labels, Pooled, TokenCounts, Tokens, Valid, View
+from pipeline.views import (
+    Labels,
+    Pooled,
+    TokenCounts,
+    Valid,
+    View,
+    token_means,
+    tokens_of,
+)
 
 PRECISIONS = ("auto", "float64", "float32")
 NEGLIGIBLE = 2.0**-32
@@ -89,7 +97,7 @@ class ClassMoments:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise ConfigError(f"precision: {self.precision!r}; choose {', '.join(PRECISIONS)}")
-        if self.precision == "auto" and not isinstance(self.of, Tokens):
+        if self.precision == "auto" and tokens_of(self.of) is None:
             object.__setattr__(self, "precision", "float64")  # one computation, one name
 
     @property
@@ -99,9 +107,8 @@ class ClassMoments:
     @property
     def _image_views(self) -> tuple[View, ...]:
         """Mean and number of the valid tokens of each image, where the rows are tokens."""
-        if not isinstance(self.of, Tokens):
-            return ()
-        return (Pooled("mean", self.of.field), TokenCounts(self.of.field))
+        tokens = tokens_of(self.of)
+        return () if tokens is None else (token_means(self.of), TokenCounts(tokens.field))
 
     @property
     def fields(self) -> frozenset[str]:
@@ -110,7 +117,7 @@ class ClassMoments:
     @property
     def products(self) -> str:
         """Narrowest dtype in which products may be formed: bounds what the scatter resolves."""
-        narrow = self.precision == "auto" and isinstance(self.of, Tokens)
+        narrow = self.precision == "auto" and tokens_of(self.of) is not None
         return "float32" if narrow or self.precision == "float32" else "float64"
 
     def empty(self, schema: Schema) -> State:
@@ -237,8 +244,9 @@ class ClassMoments:
         k, d = schema.classes, self.of.shape(schema)[-1]
         closing = 8 * (k * d + d * d + 8 * k)
         sums = 8 * min(rows, k) * d
-        if isinstance(self.of, Tokens):
-            largest = self._tokens_nbytes(self.of, schema, rows)
+        tokens = tokens_of(self.of)
+        if tokens is not None:
+            largest = self._tokens_nbytes(tokens.field, schema, rows)
         else:
             factors = 4 * rows * d if self.precision == "float32" else 0
             largest = factors + 8 * d * d
@@ -246,10 +254,10 @@ class ClassMoments:
         absorbing = rows * 16 * d + sums + max(sums + tile, largest)
         return max(closing, absorbing + 64 * rows + 32 * k)
 
-    def _tokens_nbytes(self, of: Tokens, schema: Schema, rows: int) -> int:
+    def _tokens_nbytes(self, field: str, schema: Schema, rows: int) -> int:
         """Bytes of tokens that are kept, of factors and their product, beside those of means."""
-        t, d = of.shape(schema)
-        stored = max(4, schema.spec(of.field).memory_dtype.itemsize)
+        t, d = self.of.shape(schema)
+        stored = max(4, schema.spec(field).memory_dtype.itemsize)
         centred = 8 if self.precision == "float64" else stored
         products = 4 if self.precision == "float32" else centred
         tile = min(rows, arrays.TILE_IMAGES) * (t + 3) * (centred + products)

@@ -137,7 +137,17 @@ def test_float32_products_do_not_invent_directions():
 
 
 @pytest.mark.parametrize(
-    "options", [{"covariance": "oas"}, {"ridge": 0}, {"ridge": -1e-6}, {"ridge": float("nan")}]
+    "options",
+    [
+        {"covariance": "full"},
+        {"ridge": 0},
+        {"ridge": -1e-6},
+        {"ridge": float("nan")},
+        {"normalize": float("inf")},
+        {"scale": 0},
+        {"scale": float("nan")},
+        {"image": "median"},
+    ],
 )
 def test_options_are_refused_before_anything_is_read(options):
     with pytest.raises(ConfigError, match=next(iter(options))):

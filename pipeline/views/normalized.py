@@ -1,0 +1,150 @@
+"""Features scaled towards the unit sphere, each row or token by itself."""
+
+from __future__ import annotations
+
+import math
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import value
+from pipeline.errors import ConfigError
+from pipeline.views.base import View, floats_nbytes, memoised, valid_tokens
+from pipeline.views.features import Pooled, TokenCounts, Tokens
+
+LOG_LARGEST = 700.0
+"""Logarithm of the largest factor: what is scaled stays finite."""
+
+
+@value
+class Normalized:
+    """Vectors (d,), or tokens (t, d), divided by a power of their length: z / |z|^beta.
+
+    Directions are kept; beta = 1 gives unit vectors, beta = 0 changes nothing. A zero vector stays
+    zero. Tokens keep their dtype; where the split has a ``mask``, tokens that are not valid hold
+    the mean of the row's valid ones once these are scaled, as in :class:`Tokens`.
+    """
+
+    of: View
+    beta: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_normalize(self.beta)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.of.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return self.of.shape(schema)
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        shape = self.shape(schema)
+        itemsize = _itemsize(self.of, schema)
+        tile = min(rows, arrays.TILE_IMAGES if len(shape) == 2 else arrays.TILE_ROWS)
+        scaled = floats_nbytes(shape, rows, itemsize) + floats_nbytes(shape, tile, 48)
+        if len(shape) < 2 or "mask" not in schema.arrays:
+            return scaled
+        means = floats_nbytes(shape[1:], rows, 8 + itemsize)
+        return scaled + means + floats_nbytes((shape[0] + 1, *shape[1:]), rows, itemsize)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x = self.of(chunk)
+        xp = arrays.namespace(x)
+        tile_rows = arrays.TILE_IMAGES if x.ndim == 3 else arrays.TILE_ROWS
+        y = arrays.by_tiles(lambda rows: _scaled(rows, self.beta), x, tile_rows=tile_rows)
+        if x.ndim < 3 or "mask" not in chunk.arrays:
+            return y
+        mean = xp.astype(_mean_of_valid(y, chunk, self), y.dtype)
+        return xp.where(valid_tokens(chunk)[:, :, None], y, mean[:, None, :])
+
+
+@value
+class TokenMeans:
+    """Mean (d,) float64 of the valid tokens of a token view; NaN without a valid one."""
+
+    of: View
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.of.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return self.of.shape(schema)[-1:]
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        shape = self.of.shape(schema)
+        images = 2 * min(rows, arrays.TILE_IMAGES) if "mask" in schema.arrays else 0
+        masked = floats_nbytes(shape, images, _itemsize(self.of, schema))
+        return masked + floats_nbytes(shape, 1) + floats_nbytes(shape[1:], rows) + 48 * rows
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        return _mean_of_valid(self.of(chunk), chunk, self.of)
+
+
+def normalized(of: View, beta: float) -> View:
+    """Return z / |z|^beta of a view: the view itself where ``beta`` is 0, so that it is shared."""
+    check_normalize(beta)
+    return Normalized(of, beta) if beta else of
+
+
+def check_normalize(beta: float) -> None:
+    """Raise :class:`ConfigError` for an exponent that is not finite."""
+    if not math.isfinite(beta):
+        raise ConfigError(f"normalize: {beta!r}; expected a finite exponent, such as 0 or 1")
+
+
+def tokens_of(view: View) -> Tokens | None:
+    """Return the tokens that a view gives, as they are or normalised; None of other views."""
+    of = view.of if isinstance(view, Normalized) else view
+    return of if isinstance(of, Tokens) else None
+
+
+def token_means(view: View) -> View:
+    """Return the view of the means of the valid tokens of a token view."""
+    return Pooled("mean", view.field) if isinstance(view, Tokens) else TokenMeans(view)
+
+
+def _itemsize(of: View, schema: Schema) -> int:
+    tokens = tokens_of(of)
+    return 8 if tokens is None else max(4, schema.spec(tokens.field).memory_dtype.itemsize)
+
+
+def _scaled(x: Array, beta: float) -> Array:
+    """Return vectors (..., d) over a power of their length, without overflow on the way."""
+    xp = arrays.namespace(x)
+    y = xp.astype(x, xp.float64)
+    largest = _or_one(xp.max(xp.abs(y), axis=-1, keepdims=True))
+    y /= largest
+    length = _or_one(xp.sqrt(xp.sum(y * y, axis=-1, keepdims=True)))
+    log_factor = (1.0 - beta) * (xp.log(largest) + xp.log(length))
+    bounded = xp.where(log_factor > LOG_LARGEST, xp.full_like(log_factor, LOG_LARGEST), log_factor)
+    y *= xp.exp(bounded) / length
+    return xp.astype(y, x.dtype, copy=False)
+
+
+def _or_one(lengths: Array) -> Array:
+    """Return lengths with 1 in place of 0."""
+    xp = arrays.namespace(lengths)
+    return xp.where(lengths == 0, xp.ones_like(lengths), lengths)
+
+
+def _mean_of_valid(y: Array, chunk: Chunk, of: View) -> Array:
+    tokens = tokens_of(of)
+    assert tokens is not None  # no other view has tokens
+    xp = arrays.namespace(y)
+    count = xp.astype(TokenCounts(tokens.field)(chunk), xp.float64)
+    if "mask" in chunk.arrays:
+        valid = valid_tokens(chunk)
+        total = arrays.by_tiles(_sum_of_valid, y, valid, tile_rows=arrays.TILE_IMAGES)
+    else:
+        total = arrays.sum_tokens(y)
+    total /= xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
+    return total
+
+
+def _sum_of_valid(y: Array, valid: Array) -> Array:
+    xp = arrays.namespace(y)
+    return xp.sum(xp.where(valid[:, :, None], y, xp.zeros_like(y)), axis=1, dtype=xp.float64)
