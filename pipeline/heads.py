@@ -7,6 +7,7 @@ saved weights, or fitted in closed form first; detectors make no case distinctio
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +17,9 @@ from pipeline.chunk import Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.linalg import check_regularisation, whiten
+from pipeline.procedure import On, together
 from pipeline.statistics import ClassMoments, Moments
-from pipeline.views import Linear, Logits, Pooled, View
+from pipeline.views import Columns, Linear, Logits, Pooled, View
 
 ABSENT_BIAS = -1e30
 """Bias of a class without rows: never predicted, and still finite in log space."""
@@ -150,6 +152,29 @@ class LDAHead:
         return Linear(self.of, Const(weight), Const(np.where(present, bias, ABSENT_BIAS)))
 
 
+@value
+class HeadOf:
+    """A head that is fitted on another split than the detector that uses its logits."""
+
+    head: Any
+    split: str
+    """Name of that split, and of its role in the job."""
+
+    @property
+    def label(self) -> str:
+        return str(self.head.label)
+
+    def passes(self, schema: Schema) -> Generator[Any, Any, View]:
+        steps = self.head.passes(replace(schema, split=self.split))
+        results: Any = None
+        while True:
+            try:
+                asked = next(steps) if results is None else steps.send(results)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            results = yield {name: On(self.split, request) for name, request in asked.items()}
+
+
 def refuse_without_weights(head: Head, detector: str) -> None:
     """Raise :class:`ConfigError` for a head that has logits but no weights."""
     if isinstance(head, StoredHead):
@@ -177,3 +202,39 @@ def weights_present(logits: Linear) -> tuple[np.ndarray[Any, Any], np.ndarray[An
     weight, bias = logits.weight.array, logits.bias.array
     present = bias > ABSENT_BIAS
     return weight[present], bias[present]
+
+
+def beside_head(
+    head: Head, schema: Schema, statistic: Any
+) -> Generator[Any, Any, tuple[View, Any]]:
+    """Ask for a statistic in the pass that fits the head, if any; return the logits and the result.
+
+    ``logits, mean = yield from beside_head(head, schema, Sums(of=features))``
+    """
+
+    def asked() -> Generator[Any, Any, Any]:
+        results = yield {"result": statistic}
+        return results["result"]
+
+    first = yield from together({"head": head.passes(schema), "statistic": asked()})
+    return first["head"], first["statistic"]
+
+
+def logits_present(logits: View) -> View:
+    """Return the logits (c,) of the classes that a head can predict, as ``weights_present`` does.
+
+    Stored logits are all of them.
+    """
+    if not isinstance(logits, Linear):
+        return logits
+    present = logits.bias.array > ABSENT_BIAS
+    return logits if present.all() else Columns(logits, Const(np.flatnonzero(present)))
+
+
+def refuse_other_features(logits: View, features: View, detector: str) -> None:
+    """Raise :class:`ConfigError` where weights are known, and read other features than these.
+
+    What stored logits were computed from is not known.
+    """
+    if isinstance(logits, Linear):
+        with_weights(logits, features, detector)

@@ -7,7 +7,7 @@ else is computed in the same pass.
 
 from pipeline.views.base import View as View
 from pipeline.views.base import memoised as memoised
-from pipeline.views.entries import Entries as Entries
+from pipeline.views.columns import Columns as Columns
 from pipeline.views.features import POOLS as POOLS
 from pipeline.views.features import Linear as Linear
 from pipeline.views.features import Pooled as Pooled
