@@ -22,6 +22,7 @@ from pipeline.metrics import (
     balanced_accuracy,
     class_metric,
     compared,
+    full_spectrum,
     histogram,
     one_side,
     ranking_metrics,
@@ -33,6 +34,7 @@ from pipeline.procedure import TRAIN, Passes, Rows
 from pipeline.statistics import Marginals, Ranks
 from pipeline.views import Labels, Outside, Predicted, View
 
+CSID = "csid"
 HISTOGRAM_BINS = 60
 CLASS_METRICS = ("precision", "recall", "f1", "iou", "dice")
 
@@ -154,12 +156,13 @@ def collect(
     found = Evaluation()
     for detector in views:
         sides: dict[str, Ranks] = {}
+        shifted = [outcomes[_pair(detector, split)] for split in sets.ood.get(CSID, ())]
         for group, splits in sets.ood.items():
             for split in splits:
                 ranks: Ranks = outcomes[_pair(detector, split)]
                 sides[sets.id_test.name] = one_side(ranks, "id")
                 sides[split.name] = one_side(ranks, "ood")
-                found.scores.append(_score(detector, split.name, group, ranks))
+                found.scores.append(_score(detector, split.name, group, ranks, shifted))
                 curve = roc_curve(ranks)
                 found.curves.append(
                     {"detector": detector, "ood": split.name,
@@ -229,14 +232,19 @@ def _table(detector: str, split: Split) -> str:
     return f"{detector}: scores of {split.name}"
 
 
-def _score(detector: str, ood: str, group: str, ranks: Ranks) -> dict[str, Any]:
+def _score(
+    detector: str, ood: str, group: str, ranks: Ranks, shifted: Sequence[Ranks]
+) -> dict[str, Any]:
+    numbers = dict(ranking_metrics(ranks))
+    if shifted and group != CSID:
+        numbers |= full_spectrum(ranks, shifted)
     return {
         "detector": detector,
         "ood": ood,
         "group": group,
         "n_id": int(ranks.negatives.sum()),
         "n_ood": int(ranks.positives.sum()),
-        "metrics": {name: estimated(number) for name, number in ranking_metrics(ranks).items()},
+        "metrics": {name: estimated(number) for name, number in numbers.items()},
     }
 
 

@@ -27,7 +27,8 @@ CONVENTIONS = (
     "FPR95: share of in-distribution rows at or above the first threshold that finds 95 % of the "
     "out-of-distribution rows; no interpolation",
     "csid (covariate-shifted in-distribution) sets are ranked against the ID test set as if they "
-    "were out-of-distribution: 50 % AUROC means that a detector does not notice the shift",
+    "were out-of-distribution: 50 % AUROC means that a detector does not notice the shift; in "
+    "numbers called full (full spectrum) their rows count as in-distribution",
     "AUPR: average precision (steps), not the trapezoid",
     "≈: not told from the best of its column at 5 % (Holm's correction), by the paired test of "
     "DeLong for AUROC, by a paired bootstrap of 1,000 replicates for FPR95",

@@ -230,6 +230,9 @@ def test_shifted_covariates_are_told_from_the_in_distribution_rows(fitted):
     for name in fitted:
         numbers = [found.value(name, f"{kind}/a", "auroc") for kind in ("id/csid", "ood/far")]
         assert numbers[0] == numbers[1]
+        # The same rows once among the in-, once among the out-of-distribution ones.
+        full = found.value(name, "ood/far/a", "auroc_full")
+        assert full == pytest.approx(0.6 * numbers[1] + 0.4 * 0.5)
     with pytest.raises(UnknownNameError, match="no 'auc' of 'msp' on 'ood/far/a'; there are auroc"):
         found.value("msp", "ood/far/a", "auc")
     with pytest.raises(UnknownNameError, match="msp on ood/far/a"):

@@ -29,5 +29,6 @@ from pipeline.metrics.ranking import Ranking as Ranking
 from pipeline.metrics.ranking import auroc as auroc
 from pipeline.metrics.ranking import average_precision as average_precision
 from pipeline.metrics.ranking import fpr_at_tpr as fpr_at_tpr
+from pipeline.metrics.ranking import full_spectrum as full_spectrum
 from pipeline.metrics.ranking import ranking_metrics as ranking_metrics
 from pipeline.metrics.ranking import ranks_of as ranks_of

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -34,6 +35,7 @@ __all__ = [
     "average_precision",
     "fpr_at_tpr",
     "from_the_top",
+    "full_spectrum",
     "missing_side",
     "operating_point",
     "ranking_metrics",
@@ -45,6 +47,8 @@ Counts = np.ndarray[Any, np.dtype[np.int64]]
 SUFFIXES = {"ood": "out", "id": "in"}
 """Positive classes, and what names of numbers call them."""
 
+FULL = "_full"
+"""What names of numbers end in where covariate-shifted rows count as in-distribution."""
 LARGEST_BINS = 2**24
 LEAST_ROWS = 2**16
 """Distinct scores that ranks have room for in any case: 1.5 MiB of state."""
@@ -147,6 +151,25 @@ def ranking_metrics(ranks: Ranks) -> MetricResult:
         "aupr_out": average_precision(ranks, "ood"),
         "fpr95": fpr_at_tpr(ranks),
     }
+
+
+def full_spectrum(ranks: Ranks, shifted: Sequence[Ranks]) -> MetricResult:
+    """Return ``auroc_full``, ``fpr95_full``, ...: covariate-shifted rows count as in-distribution.
+
+    ``shifted`` are the ranks of such sets against the same in-distribution rows, as if they were
+    out-of-distribution: their positive rows become negatives here.
+
+    Reference: Yang, Zhou and Liu 2023, "Full-spectrum out-of-distribution detection", arXiv
+    2204.05306.
+    """
+    values = [arrays.to_host(one.values) for one in (ranks, *shifted)]
+    inside = [arrays.to_host(ranks.negatives), *(arrays.to_host(s.positives) for s in shifted)]
+    distinct, places = np.unique(np.concatenate(values), return_inverse=True)
+    negatives, positives = np.zeros((2, len(distinct)), np.int64)
+    np.add.at(negatives, places, np.concatenate(inside))
+    positives[places[: len(values[0])]] = arrays.to_host(ranks.positives)
+    found = ranking_metrics(Ranks(distinct, negatives, positives))
+    return {f"{name}{FULL}": number for name, number in found.items()}
 
 
 def from_the_top(ranks: Ranks, positive: str = "ood") -> tuple[Counts, Counts]:

@@ -33,7 +33,8 @@ class Column:
     @property
     def label(self) -> str:
         """The metric as tables print it."""
-        return LABELS.get(self.metric, self.metric)
+        name, full, _ = self.metric.partition("_full")
+        return LABELS.get(name, name) + (" full" if full else "")
 
     @property
     def arrowed(self) -> str:

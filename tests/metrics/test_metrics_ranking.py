@@ -369,3 +369,13 @@ class TestFPRAtTPRLaws(TestOverlappingRankingLaws):
         scores = np.concatenate([part.arrays["scores"] for part in splits])
         is_ood = np.concatenate([np.full(part.rows, int(part.is_ood)) for part in splits])
         return {"fpr80": first_fpr(is_ood, scores, 0.8)}
+
+
+def test_full_spectrum_counts_shifted_rows_as_inside() -> None:
+    random = np.random.default_rng(0)
+    inside, ood, *shifted = (np.round(random.normal(m, 1, 50), 1) for m in (0, 2, 0.5, 1))
+    found = metrics.full_spectrum(
+        ranks_from(inside, ood), [ranks_from(inside, one) for one in shifted]
+    )
+    whole = metrics.ranking_metrics(ranks_from(np.concatenate((inside, *shifted)), ood))
+    assert found == {f"{name}_full": number for name, number in whole.items()}

@@ -94,7 +94,8 @@ def test_page_holds_every_detector_with_its_figures(results: dict[str, Any], usu
         assert f"ROC curves of {detector['id']} on digits_8_9, photo_patches, textures" in labels
         assert any(label.startswith(f"Scores of {detector['id']}: ID rows") for label in labels)
     assert "Confusion matrix of 8 classes on id/test" in labels
-    assert found.tags["svg"] == 9 * 2 + 3 + 1
+    assert "Spearman correlation between the scores of 9 detectors" in labels
+    assert found.tags["svg"] == 9 * 2 + 3 + 2
 
 
 def test_figures_follow_the_page_and_carry_text(usual: str) -> None:
@@ -187,6 +188,7 @@ def test_what_was_not_recorded_is_said(results: dict[str, Any]) -> None:
     assert not any(label.startswith("ROC") for label in found.values("aria-label"))
     assert "ACC" not in found.text
     results["histograms"], results["scores"], results["passes"] = [], [], []
+    results["agreement"] = None
     found = page(results)
     assert "No score histograms were recorded in this run." in found.text
     assert found.text.count("No out-of-distribution set was scored in this run.") == 2
