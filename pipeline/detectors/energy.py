@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import inf
+from typing import Any, ClassVar
 
 from pipeline import arrays
 from pipeline.arrays import Array
@@ -29,6 +31,9 @@ class Energy:
 
     head: Head = StoredHead()
     temperature: float = 1.0
+    paper: ClassVar[str] = "Liu et al. 2020"
+    formula: ClassVar[str] = "- T logsumexp(logits / T)"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"pytorch-ood-0.4": {}, "openood-1.5": {}}
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < inf:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import numpy as np
 
 from pipeline import arrays
@@ -39,6 +42,12 @@ class KLMatching:
     """
 
     head: Head = StoredHead()
+    paper: ClassVar[str] = "Hendrycks et al. 2022"
+    formula: ClassVar[str] = "smallest KL to a class's mean softmax"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "pytorch-ood-0.4": {},
+        "openood-1.5": {"fit_split": "val"},
+    }
 
     def passes(self, schema: Schema) -> Passes[KLMatchingScorer]:
         logits = yield from self.head.passes(schema)

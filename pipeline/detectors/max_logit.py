@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
@@ -25,6 +28,9 @@ class MaxLogit:
     """
 
     head: Head = StoredHead()
+    paper: ClassVar[str] = "Hendrycks et al. 2022"
+    formula: ClassVar[str] = "- max logit"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"pytorch-ood-0.4": {}, "openood-1.5": {}}
 
     def passes(self, schema: Schema) -> Passes[MaxLogitScorer]:
         logits = yield from self.head.passes(schema)

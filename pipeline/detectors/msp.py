@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.heads import Head, StoredHead
 from pipeline.procedure import Passes
-from pipeline.views import View, sum_of_others
+from pipeline.views import View, softmax_outside_largest
 
 __all__ = ["MSP"]
 
@@ -27,6 +30,9 @@ class MSP:
     """
 
     head: Head = StoredHead()
+    paper: ClassVar[str] = "Hendrycks and Gimpel 2017"
+    formula: ClassVar[str] = "1 - max softmax"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"pytorch-ood-0.4": {}, "openood-1.5": {}}
 
     def passes(self, schema: Schema) -> Passes[MSPScorer]:
         logits = yield from self.head.passes(schema)
@@ -52,10 +58,4 @@ class MSPScorer:
         return None
 
     def score(self, chunk: Chunk) -> Array:
-        return arrays.by_tiles(_doubt, self.logits(chunk))
-
-
-def _doubt(f: Array) -> Array:
-    """Return one minus the largest softmax probability (n,) of logits (n, k)."""
-    rest = sum_of_others(f - arrays.namespace(f).max(f, axis=1, keepdims=True))
-    return rest / (1.0 + rest)
+        return arrays.by_tiles(softmax_outside_largest, self.logits(chunk))

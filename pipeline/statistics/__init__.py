@@ -7,6 +7,8 @@ from pipeline.statistics.class_means import Means as Means
 from pipeline.statistics.class_moments import ClassMoments as ClassMoments
 from pipeline.statistics.class_moments import Moments as Moments
 from pipeline.statistics.class_scatters import ClassScatters as ClassScatters
+from pipeline.statistics.class_tails import ClassTails as ClassTails
+from pipeline.statistics.class_tails import Tails as Tails
 from pipeline.statistics.class_variances import ClassVariances as ClassVariances
 from pipeline.statistics.class_variances import Variances as Variances
 from pipeline.statistics.confusion_matrix import ConfusionMatrix as ConfusionMatrix

@@ -78,6 +78,16 @@ def sum_of_others(below: Array) -> Array:
     return xp.sum(arrays.clear_at(xp.exp(below), xp.argmax(below, axis=1)), axis=1)
 
 
+def softmax_outside_largest(f: Array, temperature: float = 1.0) -> Array:
+    """Return one minus the largest probability (n,) of the softmax of f / T, logits f (n, k).
+
+    Summed from the other classes: rows whose largest probability rounds to 1 keep their order.
+    """
+    xp = arrays.namespace(f)
+    rest = sum_of_others((f - xp.max(f, axis=1, keepdims=True)) / temperature)
+    return rest / (1.0 + rest)
+
+
 @value
 class LogSumExp:
     """log sum exp () of a logits view, without overflow."""
