@@ -2,6 +2,8 @@
 
 from pipeline.statistics.base import Statistic as Statistic
 from pipeline.statistics.base import fields_of as fields_of
+from pipeline.statistics.bin_counts import BinCounts as BinCounts
+from pipeline.statistics.bin_counts import BinRows as BinRows
 from pipeline.statistics.class_means import ClassMeans as ClassMeans
 from pipeline.statistics.class_means import Means as Means
 from pipeline.statistics.class_moments import ClassMoments as ClassMoments
