@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
@@ -27,6 +30,10 @@ class SHE:
     Differs from the reference code: float64; a class without one correct row stores the zero
     pattern, so that predicting it scores 0 (like nothing that is stored) instead of NaN.
     """
+
+    paper: ClassVar[str] = "Zhang et al. 2023"
+    formula: ClassVar[str] = "- inner product with the class pattern"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"pytorch-ood-0.4": {}, "openood-1.5": {}}
 
     head: Head = StoredHead()
     pool: str = "mean"
