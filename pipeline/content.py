@@ -115,6 +115,25 @@ class Const:
         self._host: np.ndarray[Any, Any] | None = _TABLE.setdefault(self.digest, host)
         self._placed: dict[Any, Any] = {}
 
+    @classmethod
+    def repeated(cls, row: np.ndarray[Any, Any], rows: int) -> Const:
+        """Return ``rows`` equal rows that take the memory of one: a plan's stand-in for more."""
+        one = cls(row)
+        host = np.broadcast_to(one.array, (rows, *one.shape))
+        made = cls.__new__(cls)
+        made.digest = hashlib.sha256(f"{rows} times {one.digest}".encode()).hexdigest()
+        made.dtype, made.shape = host.dtype, host.shape
+        made._host, made._placed = _TABLE.setdefault(made.digest, host), {}
+        return made
+
+    def renamed(self, name: str) -> Const:
+        """Return the same bytes under another digest: a plan's stand-in for an array to come."""
+        made: Const = _const(
+            hashlib.sha256(f"{self.digest} {name}".encode()).hexdigest(), self.dtype.str, self.shape
+        )
+        made._host = self.array
+        return made
+
     @property
     def array(self) -> np.ndarray[Any, Any]:
         """The array on the host, read-only."""

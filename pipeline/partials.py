@@ -16,17 +16,23 @@ import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
 from pipeline import files
 from pipeline.chunk import IS_OOD, Split
 from pipeline.content import digest
-from pipeline.errors import ConfigError, DamagedPartialError, FeatfoldError
+from pipeline.errors import (
+    ConfigError,
+    CorruptError,
+    DamagedPartialError,
+    FeatfoldError,
+    MissingInputError,
+)
 
 NUMBERS = 3
 """Raised by hand when the engine's own arithmetic (grains, the merge tree) changes its bits."""
@@ -171,6 +177,44 @@ def read(path: Path) -> Kept:
     with suppress(OSError):
         os.utime(path)  # what was used last is trimmed last
     return kept
+
+
+class StoredRows:
+    """The rows of a table in one partial, read in order, a run at a time."""
+
+    def __init__(self, member: IO[bytes], checksum: int) -> None:
+        self.checksum = checksum
+        """CRC-32 of the rows and their head, as the file states it."""
+        self._member = member
+        version = np.lib.format.read_magic(member)
+        if version != (1, 0):
+            raise ValueError(f"rows of format {version}")
+        self.shape, _, self.dtype = np.lib.format.read_array_header_1_0(member)
+
+    def read(self, rows: int) -> np.ndarray[Any, Any]:
+        """Return the next rows, fewer at the end; the bytes of all are checked with the last."""
+        nbytes = self.dtype.itemsize * math.prod(self.shape[1:])
+        found = self._member.read(rows * nbytes)
+        return np.frombuffer(found, self.dtype).reshape(-1, *self.shape[1:])
+
+
+@contextmanager
+def opened_rows(path: Path) -> Iterator[StoredRows]:
+    """Open the partial of a block of a table without reading it whole.
+
+    Raises :class:`MissingInputError` where it is gone, :class:`CorruptError` where it is damaged.
+    """
+    try:
+        with zipfile.ZipFile(path) as file, file.open("0.npy") as member:
+            yield StoredRows(member, file.getinfo("0.npy").CRC)
+    except FeatfoldError:
+        raise
+    except FileNotFoundError as error:
+        raise MissingInputError(f"{path} is not there any more") from error
+    except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, EOFError) as error:
+        raise CorruptError(f"{path} was damaged ({error})") from error
+    with suppress(OSError):
+        os.utime(path)  # what was used last is trimmed last
 
 
 class RowTable:

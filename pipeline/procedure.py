@@ -79,11 +79,22 @@ Passes = Generator[Requests, Results, T]
 
 
 class Bank(Protocol):
-    """Reference to the rows that a nearest-neighbour scorer compares with."""
+    """The rows that a nearest-neighbour scorer compares with, or a reference to them."""
 
-    split: str
-    view: View
-    where: View
+    @property
+    def split(self) -> str:
+        """Name of the split they are of."""
+        ...
+
+    @property
+    def view(self) -> View:
+        """What an entry is, rows that do not count left out."""
+        ...
+
+    @property
+    def entries(self) -> int:
+        """Number of rows, or tokens."""
+        ...
 
 
 class Scorer(Protocol):
