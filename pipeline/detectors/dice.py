@@ -10,7 +10,7 @@ import numpy as np
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
 from pipeline.heads import (
     ABSENT_BIAS,
     Head,
@@ -37,7 +37,7 @@ class DICE:
     reads nothing more.
 
     Raises :class:`ConfigError` for a head without weights, one over other features, and for ``p``
-    outside 0 <= p < 1.
+    outside 0 <= p < 1; :class:`DataError` where no weight contributes more than the others.
 
     Reference: Sun and Li 2022, "DICE: leveraging sparsification for out-of-distribution detection",
     ECCV 2022, arXiv 2111.09805.
@@ -69,6 +69,12 @@ class DICE:
         contributions = weight * mean.mean
         present = bias > ABSENT_BIAS
         kept = contributions > np.quantile(contributions[present], self.p)
+        if not kept.any():
+            raise DataError(
+                f"{schema.split}: dice keeps the weights that contribute most, but the largest "
+                f"{1 - self.p:.0%} contributions are all {contributions[present].max():.3g}; look "
+                "for features that are all zero, or choose a smaller p"
+            )
         sparse = Linear(features, Const(np.where(kept, weight, 0.0)), logits.bias)
         note = f"{kept[present].sum()} of {contributions[present].size} weights kept"
         return DICEScorer(LogSumExp(sparse), (note,))

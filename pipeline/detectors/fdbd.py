@@ -32,7 +32,9 @@ NORMALISERS = ("deviation", "length")
 SHORTEST = 1e-8
 """What a row is divided by at least, as in pytorch-ood: a row at the mean has a finite score."""
 CANCELLED = 1e-6
-"""Share of the lengths below which a squared distance is taken from the difference itself."""
+"""Share of the squared lengths below which a distance is taken from the difference itself."""
+EQUAL = 1e-24
+"""Share of the squared lengths below which points are equal, but for rounding."""
 
 
 @value
@@ -101,7 +103,10 @@ class FDBD:
 
 
 def pairwise_distances(points: Host) -> Host:
-    """Return the distances (k, k) between points (k, d); exactly 0 between equal ones."""
+    """Return the distances (k, k) between points (k, d).
+
+    Exactly 0 between points that are equal but for rounding, 1e-12 of their distance to the mean.
+    """
     points = points - points.mean(axis=0)
     products = points @ points.T
     lengths = np.diag(products)
@@ -109,7 +114,7 @@ def pairwise_distances(points: Host) -> Host:
     squares = sizes - 2 * products
     for i, near in enumerate(squares <= CANCELLED * sizes):
         squares[i, near] = ((points[near] - points[i]) ** 2).sum(axis=1)
-    distances: Host = np.sqrt(squares)
+    distances: Host = np.sqrt(np.where(squares > EQUAL * sizes, squares, 0.0))
     return distances
 
 

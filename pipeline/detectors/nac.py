@@ -59,7 +59,8 @@ class NAC:
     Reference: Liu, Tian, Li, Ma and Wang 2024, "Neuron activation coverage: rethinking
     out-of-distribution detection and generalization", ICLR 2024, arXiv 2306.02879.
     Differs from the reference code: the penultimate layer alone, in closed form and float64; all
-    fit rows, where the code draws about 1,000 of them, balanced over the classes.
+    fit rows, where the code draws about 1,000 of them, balanced over the classes. pytorch-ood
+    rounds states to float32, which puts some of those near 1 a bin lower.
     """
 
     paper: ClassVar[str] = "Liu et al. 2024"

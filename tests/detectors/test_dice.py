@@ -6,7 +6,7 @@ from peers import peer
 from pipeline.content import Const
 from pipeline.detectors import DICE
 from pipeline.engine import Job, Trace, run_jobs
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
 from pipeline.heads import LDAHead, LinearHead
 from pipeline.testing import Data, DetectorLaws, drive
 
@@ -83,6 +83,11 @@ def test_logits_of_any_size_and_rows_of_zeros_are_finite():
     scorer = drive.outcome(DICE(head, 0.5), rows(noise(60)).cut())
     found = drive.scores_of(scorer, rows(np.stack([np.zeros(12), np.full(12, 1e3)])).cut())
     assert np.isfinite(found).all()
+
+
+def test_features_of_zero_keep_no_weight():
+    with pytest.raises(DataError, match="contributions are all 0"):
+        drive.outcome(DICE(HEAD), rows(np.zeros((9, 12))).cut())
 
 
 @pytest.mark.parametrize("p", [-0.1, 1.0, 90, np.nan])

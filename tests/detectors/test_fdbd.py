@@ -110,6 +110,7 @@ def test_distances_of_near_points_do_not_cancel():
     found = pairwise_distances(points)
     np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-15)
     assert found[0, 2] == found[0, 0] == 0.0
+    assert pairwise_distances(np.array([[1.0, 1.0], [1 + 1e-15, 1.0], [2.0, 0.0]]))[0, 1] == 0.0
     np.testing.assert_allclose(found[0, 1], 1e-9 * np.linalg.norm(noise(1, 40, seed=1)), rtol=1e-3)
 
 
