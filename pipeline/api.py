@@ -56,6 +56,10 @@ class FittedDetector:
     """The preset that its options began from, where one was chosen."""
     fit_split: str = ""
     """The split that it was to be fitted on, where that is not the one of the job."""
+    sweep: str = ""
+    """The sweep that it is a member of."""
+    choice: Mapping[str, Any] | None = None
+    """How it was chosen of its sweep: the metric, the splits, and the value of each member."""
 
     def __call__(self, data: Any) -> np.ndarray[Any, Any]:
         """Return float64 scores (n,), or (n, t) of token detectors; higher is more OOD."""
@@ -91,6 +95,7 @@ class FittedDetector:
         return (
             *(chosen if self.preset else ()),
             *(fitted_on if self.fit_split else ()),
+            *(self._choice() if self.choice else ()),
             *getattr(self.scorer, "notes", ()),
             *(kept if self.pinned else ()),
         )
@@ -99,6 +104,15 @@ class FittedDetector:
     def overrides(self) -> dict[str, Any]:
         """The options, and the fit split, in which it differs from its preset or the defaults."""
         return overrides(self.detector, self.preset, self.fit_split)
+
+    def _choice(self) -> Iterator[str]:
+        assert self.choice is not None
+        ranked = sorted(self.choice["values"].items(), key=lambda item: -item[1])
+        values = ", ".join(f"{name} {value:.4f}" for name, value in ranked)
+        yield (
+            f"chosen by {self.choice['metric']} on {self.choice['id']} and {self.choice['ood']}: "
+            f"{values}"
+        )
 
     def _overridden(self) -> str:
         listed = ", ".join(f"{name}={given}" for name, given in self.overrides.items())
@@ -139,6 +153,10 @@ class Fitted(Mapping[str, FittedDetector]):
 
     def __repr__(self) -> str:
         return f"Fitted({', '.join(self)})"
+
+    def only(self, members: Mapping[str, FittedDetector]) -> Fitted:
+        """Return the same fit with other members."""
+        return Fitted(members, self.logits, self.passes, self.read_nbytes, self.turns)
 
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Save every scorer as JSON and safetensors, one directory for all; no pickle."""
@@ -326,7 +344,7 @@ def members_of(
             trace.rows_of(name, prepared[name].splits[TRAIN][0].name),
             _source(prepared[name].splits[TRAIN][0]),
             name in trace.pinned,
-            *((made.preset, made.fit_split) if isinstance(made, Chosen) else ()),
+            *((made.preset, made.fit_split, made.sweep) if isinstance(made, Chosen) else ()),
         )
         for name, made in chosen.items()
     }

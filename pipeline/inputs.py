@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline import detectors
+from pipeline import detectors, sweeps
 from pipeline.arrays import is_array
 from pipeline.chunk import Schema, Split
 from pipeline.content import replaced
@@ -32,15 +32,16 @@ def detectors_by_id(given: Detectors) -> dict[str, Detector]:
     """Return detectors by the id that names their rows in tables.
 
     ``given`` is a name, a detector, a mapping with its ``name`` and options as in a job, several
-    of these, or a mapping from id to one. Raises :class:`ConfigError` for two equal ids, and for
+    of these, or a mapping from id to one. An option that is a list is swept: one detector for each
+    entry, with an id that says it. Raises :class:`ConfigError` for two equal ids, and for
     none at all.
     """
     if isinstance(given, Mapping) and "name" not in given:
-        pairs = [(name, _detector(entry)) for name, entry in given.items()]
+        pairs = [pair for name, entry in given.items() for pair in _members(entry, name)]
     else:
         one = isinstance(given, (str, type, Mapping)) or hasattr(given, "passes")
         several: list[Any] = list(given) if isinstance(given, Iterable) and not one else [given]
-        pairs = [_identified(entry) for entry in several]
+        pairs = [pair for entry in several for pair in _members(entry)]
     chosen = dict(pairs)
     if odd := [name for name in chosen if not isinstance(name, str) or name in ("", HEAD)]:
         raise ConfigError(f"{odd[0]!r} cannot name a detector; give an id such as 'mine'")
@@ -52,19 +53,19 @@ def detectors_by_id(given: Detectors) -> dict[str, Detector]:
     return chosen
 
 
-def _identified(entry: Any) -> tuple[Any, Detector]:
+def _members(entry: Any, name: Any = None) -> list[tuple[Any, Detector]]:
+    """Return the detectors that an entry stands for, with their ids: all of a sweep."""
+    if isinstance(entry, Mapping):
+        if not isinstance(entry.get("name"), str):
+            raise ConfigError(f"a detector needs its name, such as {{'name': 'msp'}}; got {entry}")
+        return list(sweeps.members(entry if name is None else {**entry, "id": name}).items())
     made = _detector(entry)
-    named = entry.get("id") if isinstance(entry, Mapping) else None
-    return named or detectors.default_id(made), made
+    return [(detectors.default_id(made) if name is None else name, made)]
 
 
 def _detector(entry: Any) -> Detector:
     if isinstance(entry, str):
         return detectors.make(entry)  # type: ignore[no-any-return]
-    if isinstance(entry, Mapping):
-        if not isinstance(entry.get("name"), str):
-            raise ConfigError(f"a detector needs its name, such as {{'name': 'msp'}}; got {entry}")
-        return detectors.make(**{key: option for key, option in entry.items() if key != "id"})  # type: ignore[no-any-return]
     if isinstance(entry, type) or not hasattr(entry, "passes"):
         raise ConfigError(
             f"{entry!r} is not a detector; pass a name such as 'msp', a value such as "

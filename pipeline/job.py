@@ -143,6 +143,11 @@ def _run(
             room=planned.room,
         )  # fmt: skip
         fitted = api.members_of(config.detectors, prepared.fits, outcomes, trace)
+        chosen = run_jobs(
+            prepared.selections(fitted), execute, stage="select", skip_nonfinite=skips,
+            trace=trace, room=planned.room,
+        )  # fmt: skip
+        fitted = prepared.selected(fitted, chosen)
         directory = _run_directory(config)  # nothing is left of a run that ends before
         fitted.save(directory / "detectors")
         jobs = prepared.evaluations(fitted)

@@ -238,9 +238,9 @@ BROKEN = {
         ["detectors[0].dim: 0; expected at least 1"],
     ),
     "option value unknown": (
-        "name: x\nstore: s\ndetectors: [{name: mahalanobis, covariance: oas}]\n",
+        "name: x\nstore: s\ndetectors: [{name: mahalanobis, covariance: lasso}]\n",
         "3:45",
-        ["detectors[0].covariance", "'oas'", "pinvh"],
+        ["detectors[0].covariance", "'lasso'", "pinvh"],
     ),
     "head of one detector": (
         "name: x\nstore: s\ndetectors: [{name: msp, head: lda}]\n", "3:25", ["at top level"],

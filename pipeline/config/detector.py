@@ -15,14 +15,13 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails
 
-from pipeline import detectors
+from pipeline import detectors, sweeps
 from pipeline.config.problems import detail, did_you_mean, refusal, words
 from pipeline.content import hints
 from pipeline.errors import ConfigError, FeatfoldError, UnknownNameError
 from pipeline.procedure import Detector
 
 HEAD = "head"
-OWN = ("name", "id")
 CHOICES = ("preset", "fit_split")
 """Options of every detector."""
 
@@ -34,15 +33,19 @@ class DetectorConfig(BaseModel):
 
     name: str
     id: str
+    """Empty for a sweep that was given none."""
     options: dict[str, Any]
-    detector: Any = Field(exclude=True)
-    """The detector itself; its head, where it has one, is still to be given by the job."""
+    members: dict[str, Any] = Field(exclude=True)
+    """The detector by its id, or, where options are lists, every detector of the sweep.
+
+    Their heads, where they have one, are still to be given by the job.
+    """
 
     @property
     def fit_split(self) -> str:
         """The split that it is fitted on; empty for that of the job."""
-        chosen = isinstance(self.detector, detectors.Chosen)
-        return str(self.detector.fit_split) if chosen else ""
+        (made, *_) = self.members.values()
+        return str(made.fit_split) if isinstance(made, detectors.Chosen) else ""
 
     @model_validator(mode="before")
     @classmethod
@@ -57,16 +60,30 @@ class DetectorConfig(BaseModel):
             made = detectors.load(entry["name"])
         except UnknownNameError as error:
             raise refusal(detail(("name",), str(error), given)) from None
-        options = {key: option for key, option in entry.items() if key not in OWN}
-        detector = _make(made, entry["name"], options)
-        name = entry.get("id", detectors.default_id(detector))
-        if not isinstance(name, str) or not name.strip():
+        options = {key: option for key, option in entry.items() if key not in sweeps.OWN}
+        name = entry.get("id")
+        if "id" in entry and (not isinstance(name, str) or not name.strip()):
             raise refusal(detail(("id",), f"expected text, got {name!r}", given))
-        return {"name": entry["name"], "id": name, "options": options, "detector": detector}
+        members = _members(made, entry["name"], name, options)
+        own = name or (next(iter(members)) if len(members) == 1 else "")
+        return {"name": entry["name"], "id": own, "options": options, "members": members}
 
     @model_serializer
     def _plain(self) -> dict[str, Any]:
-        return {"name": self.name, "id": self.id, **self.options}
+        return {"name": self.name, **({"id": self.id} if self.id else {}), **self.options}
+
+
+def _members(cls: type[Any], name: str, given: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the detectors of an entry by id, or raise one refusal of what is wrong with it."""
+    try:
+        several = list(sweeps.combinations(cls, options))
+        return sweeps.identified(given, [(_make(cls, name, each), own) for each, own in several])
+    except ValidationError:
+        raise
+    except ConfigError as error:
+        key, _, rest = str(error).partition(": ")
+        where = (key,) if key in options else ()
+        raise refusal(detail(where, rest if where else str(error), options)) from None
 
 
 def _make(cls: type[Any], name: str, options: dict[str, Any]) -> Detector:

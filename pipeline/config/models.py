@@ -229,6 +229,24 @@ def _misplaced(name: str, kind: str, before: tuple[str, ...]) -> str:
     return f"{name!r} is in this list already" if name in before else ""
 
 
+class Select(Section):
+    """Which member of each sweep is kept: the best on validation rows."""
+
+    id: Annotated[SplitName, AfterValidator(_fit_split)] = "id/val"
+    ood: SplitName = "ood/val"
+    metric: Literal["auroc", "aupr_in", "aupr_out", "fpr95"] = "auroc"
+
+    @field_validator("ood", mode="after")
+    @classmethod
+    def _kept_for_that(cls, given: str) -> str:
+        if given != "ood/val" and not given.startswith("ood/val/"):
+            raise ConfigError(
+                f"{given!r} may be tested on; expected ood/val, out-of-distribution rows that are "
+                "kept for choosing"
+            )
+        return given
+
+
 class Resources(Section):
     """Where the job runs, and what it may use."""
 
@@ -267,6 +285,7 @@ class JobConfig(Section):
     entries: tuple[DetectorConfig, ...] = Field(alias="detectors")
     fit: Fit = Fit()
     nonfinite: Literal["raise", "skip"] = "raise"
+    select: Select | None = None
     evaluate: Evaluate | None = None
     resources: Resources = Resources()
     report: Report = Report()
@@ -281,7 +300,7 @@ class JobConfig(Section):
     @property
     def detectors(self) -> dict[str, Detector]:
         """The detectors by id; the head of those that have one is still to be given."""
-        return {entry.id: entry.detector for entry in self.entries}
+        return {name: made for entry in self.entries for name, made in entry.members.items()}
 
     @property
     def further_splits(self) -> dict[str, list[str]]:
@@ -289,7 +308,7 @@ class JobConfig(Section):
         found: dict[str, list[str]] = {}
         for entry in self.entries:
             if entry.fit_split not in ("", self.fit.split):
-                found.setdefault(entry.fit_split, []).append(entry.id)
+                found.setdefault(entry.fit_split, []).extend(entry.members)
         return found
 
     @property
@@ -325,17 +344,26 @@ class JobConfig(Section):
     def _distinct(cls, entries: tuple[DetectorConfig, ...]) -> tuple[DetectorConfig, ...]:
         if not entries:
             raise ConfigError("expected at least one")
-        ids = [entry.id for entry in entries]
+        ids = [(n, name) for n, entry in enumerate(entries) for name in entry.members]
+        first = {name: n for n, name in reversed(ids)}
         wrong = [
             detail(
                 (n, "id"), f"two detectors are called {name!r}, give one another id",
-                other=("detectors", ids.index(name)),
+                other=("detectors", first[name]),
             )
-            for n, name in enumerate(ids) if name in ids[:n]
+            for n, name in ids if first[name] != n
         ]  # fmt: skip
         if wrong:
             raise refusal(*wrong)
         return entries
+
+    @model_validator(mode="after")
+    def _something_to_select(self) -> JobConfig:
+        swept = any(len(entry.members) > 1 for entry in self.entries)
+        if self.select is not None and not swept:
+            text = "no option of a detector is a list: there is nothing to choose from"
+            raise refusal(detail(("select",), text))
+        return self
 
     @model_validator(mode="after")
     def _tested_on_other_rows(self) -> JobConfig:

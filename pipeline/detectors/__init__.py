@@ -38,6 +38,8 @@ class Chosen:
     preset: str = ""
     fit_split: str = ""
     """id/train or id/val; empty for that of the job."""
+    sweep: str = ""
+    """Name of the sweep that it is a member of."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fit_split", fit_split_name(self.fit_split))
@@ -167,8 +169,13 @@ def default_id(detector: Any) -> str:
         options = {**preset, **detector.overrides}
     else:
         options = options_of(detector)
-    listed = ", ".join(f"{name}={given}" for name, given in options.items())
-    return name_of(detector) + (f"({listed})" if listed else "")
+    return named(name_of(detector), options)
+
+
+def named(name: str, options: Mapping[str, Any]) -> str:
+    """Return a name with options behind it, as tables show it."""
+    listed = ", ".join(f"{key}={given}" for key, given in options.items())
+    return name + (f"({listed})" if listed else "")
 
 
 def _preset_of(cls: type[Any], name: str, preset: str) -> dict[str, Any]:

@@ -1,0 +1,204 @@
+"""Sweeps: lists as options, what they share, and the choice of one member on validation rows."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+import pipeline as ff
+from pipeline import config, job
+from pipeline.api import Fitted
+from pipeline.chunk import ArraySpec
+from pipeline.detectors import Chosen
+from pipeline.errors import ConfigError, DataError
+from pipeline.inputs import detectors_by_id
+from pipeline.planning import plan
+from pipeline.store import ArraySplit, Store
+
+K, D = 4, 12
+RIDGES = [1e-6, 0.1, 10.0]
+
+
+def draw(n, seed, shift=0.0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, K, n)
+    scale = np.logspace(0, -2, D)
+    x = (rng.standard_normal((n, D)) + 3 * np.eye(K, D)[y]) * scale
+    x[:, -1] += shift * scale[-1]
+    return x.astype("f4"), y
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return ff.fit([{"name": "mahalanobis", "ridge": RIDGES}, "energy"], draw(400, 0), workers=2)
+
+
+def test_a_list_is_one_detector_for_each_entry_in_the_passes_of_one(fitted):
+    assert list(fitted) == [f"mahalanobis(ridge={r})" for r in RIDGES] + ["energy"]
+    alone = ff.fit({"name": "mahalanobis", "ridge": 0.1}, draw(400, 0), workers=2)
+    assert fitted.passes == alone.passes == 1
+    (one,) = alone.values()
+    assert fitted["mahalanobis(ridge=0.1)"].scorer == one.scorer
+
+
+@pytest.mark.parametrize(
+    ("entry", "ids"),
+    [
+        (
+            {"name": "energy", "temperature": [1, 2]},
+            [f"energy(temperature={t})" for t in (1.0, 2.0)],
+        ),
+        ({"name": "energy", "temperature": [2]}, ["energy(temperature=2.0)"]),
+        (
+            {"name": "energy", "id": "e", "temperature": [1, 2]},
+            [f"e(temperature={t})" for t in (1.0, 2.0)],
+        ),
+        (
+            {"name": "mahalanobis", "pool": ["mean", "cls"], "ridge": [0.1, 1]},
+            [f"mahalanobis(pool={p}, ridge={r})" for p in ("mean", "cls") for r in (0.1, 1.0)],
+        ),
+    ],
+)  # fmt: skip
+def test_the_ids_of_a_sweep_say_what_is_swept(entry, ids):
+    found = detectors_by_id([entry])
+    assert list(found) == ids
+    name = entry.get("id", entry["name"])
+    assert all(isinstance(made, Chosen) and made.sweep == name for made in found.values())
+
+
+def test_a_mapping_from_id_may_hold_a_sweep():
+    found = detectors_by_id({"mine": {"name": "energy", "temperature": [1, 2]}, "other": "msp"})
+    assert list(found) == ["mine(temperature=1.0)", "mine(temperature=2.0)", "other"]
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [([], "temperature: an empty list"), ([1, 1.0], "one value twice"), ([1, -1], "temperature")],
+)
+def test_sweeps_of_nothing_twice_or_nonsense_are_refused(values, says):
+    with pytest.raises(ConfigError, match=says):
+        detectors_by_id({"name": "energy", "temperature": values})
+
+
+@pytest.mark.parametrize(("metric", "best"), [("auroc", max), ("fpr95", min)])
+def test_the_best_on_validation_rows_takes_the_name_of_the_sweep(fitted, metric, best):
+    inside, outside = draw(300, 1)[0], draw(200, 2, shift=3.0)[0]
+    chosen = ff.select(fitted, inside, outside, metric=metric, workers=2)
+    assert list(chosen) == ["mahalanobis", "energy"]
+    values = chosen["mahalanobis"].choice["values"]
+    if metric == "auroc":
+        truth = np.repeat([0, 1], [300, 200])
+        for name, value in values.items():
+            scores = np.concatenate([fitted[name](inside), fitted[name](outside)])
+            assert value == pytest.approx(roc_auc_score(truth, scores), abs=1e-12)
+    assert len(set(values.values())) > 1
+    winner = best(values, key=values.get)
+    assert chosen["mahalanobis"].choice["member"] == winner
+    assert chosen["mahalanobis"].scorer == fitted[winner].scorer
+    assert chosen["energy"] == fitted["energy"]
+
+
+def test_a_choice_outlives_saving(fitted, tmp_path):
+    chosen = ff.select(fitted, draw(50, 1)[0], draw(50, 2, 3.0)[0], workers=2)
+    chosen.save(tmp_path / "kept")
+    again = Fitted.load(tmp_path / "kept")
+    assert again["mahalanobis"].choice == chosen["mahalanobis"].choice
+    assert again["mahalanobis"].notes == chosen["mahalanobis"].notes
+    assert "chosen by auroc on id/val and ood/val" in " ".join(again["mahalanobis"].notes)
+
+
+def test_what_is_tested_on_may_not_choose(fitted):
+    rows = draw(20, 1)[0]
+    with pytest.raises(ConfigError, match="tested on"):
+        ff.select(fitted, ArraySplit(rows, name="id/test", classes=K), rows)
+    with pytest.raises(ConfigError, match="ood/near/a' may be tested on"):
+        ff.select(fitted, rows, ArraySplit(rows, name="ood/near/a", classes=K))
+    with pytest.raises(ConfigError, match="metric: 'auc'"):
+        ff.select(fitted, rows, rows, metric="auc")
+    with pytest.raises(ConfigError, match="no detector was swept"):
+        ff.select(ff.fit("energy", draw(50, 0), workers=2), rows, rows)
+
+
+@pytest.fixture
+def store(tmp_path):
+    place = Store.create(tmp_path / "s.zarr")
+    parts = (("id/train", 300, 0.0), ("id/val", 100, 0.0), ("id/test", 100, 0.0),
+             ("ood/val", 80, 2.0), ("ood/far/a", 90, 3.0))  # fmt: skip
+    for seed, (name, rows, shift) in enumerate(parts):
+        x, y = draw(rows, seed, shift)
+        arrays = {"features": ArraySpec((D,), "float32", "D"), "labels": ArraySpec((), "int64")}
+        if name.startswith("ood"):
+            y = np.full_like(y, -1)
+        writer = place.create_split(name, arrays, classes=K, rows=rows)
+        for block in writer.missing():
+            part = slice(block.start, block.stop)
+            writer.write(block.index, {"features": x[part], "labels": y[part]})
+    return tmp_path
+
+
+def written(directory, more=""):
+    path = directory / "job.yaml"
+    path.write_text(
+        f"""
+name: swept
+store: {directory / "s.zarr"}
+detectors: [{{name: mahalanobis, ridge: [1.0e-6, 0.1, 10]}}, energy]
+evaluate: {{id: id/test, far: [ood/far/a]}}
+report: {{directory: {directory / "runs"}}}
+resources: {{cluster: threads, workers: 2}}
+{more}"""
+    )
+    return path
+
+
+def test_a_job_reports_all_members_or_the_chosen_one(store):
+    whole = job.run(written(store)).results
+    assert [d["id"] for d in whole["detectors"]] == [
+        "mahalanobis(ridge=1e-06)", "mahalanobis(ridge=0.1)", "mahalanobis(ridge=10.0)", "energy",
+    ]  # fmt: skip
+    path = written(store, "select: {metric: auroc}\n")
+    planned = plan(config.load(path))
+    assert [p.stage for p in planned.passes] == ["fit", "select", "score"]
+    done = job.run(path)
+    assert [d["id"] for d in done.results["detectors"]] == ["mahalanobis", "energy"]
+    assert "chosen by auroc" in " ".join(done.results["detectors"][0]["notes"])
+    kept = Fitted.load(done.directory / "detectors")["mahalanobis"]
+    numbers = {row["detector"]: row["metrics"]["auroc"]["value"] for row in whole["scores"]}
+    again = {row["detector"]: row["metrics"]["auroc"]["value"] for row in done.results["scores"]}
+    assert again["mahalanobis"] == numbers[kept.choice["member"]]
+
+
+def test_a_resolved_job_with_a_sweep_is_the_same_job(store):
+    first = config.load(written(store, "select: {}\n"))
+    (store / "again.yaml").write_text(first.resolved())
+    again = config.load(store / "again.yaml")
+    assert list(again.detectors) == list(first.detectors)
+    assert again.resolved() == first.resolved()
+    assert json.loads(json.dumps(first.model_dump(mode="json")))["select"]["ood"] == "ood/val"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ("select: {ood: ood/near/a}", "may be tested on"),
+        ("select: {id: id/test}", "tested on"),
+        ("select: {metric: acc}", "metric"),
+    ],
+)
+def test_a_selection_on_tested_rows_is_refused(store, more, says):
+    with pytest.raises(ConfigError, match=says):
+        config.load(written(store, more))
+
+
+def test_a_selection_without_a_sweep_is_refused(store):
+    path = written(store, "select: {}\n")
+    path.write_text(path.read_text().replace("[1.0e-6, 0.1, 10]", "0.1"))
+    with pytest.raises(ConfigError, match="nothing to choose from"):
+        config.load(path)
+
+
+def test_an_undefined_metric_chooses_nothing(fitted):
+    infinite = ArraySplit(np.full((5, D), np.nan, "f4"), name="ood/val", classes=K)
+    with pytest.raises(DataError, match="not finite"):
+        ff.select(fitted, draw(20, 1)[0], infinite)
