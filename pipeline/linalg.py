@@ -105,6 +105,12 @@ def whiten(
     :class:`ConfigError` for an unknown ``how`` or a ridge that is not above 0.
     """
     check_regularisation(how, ridge)
+    check_covariance(covariance)
+    return _whiten(Const(covariance), how, ridge, products, rows, tokens)
+
+
+def check_covariance(covariance: Host) -> None:
+    """Raise :class:`DataError` if every entry is zero or one is not finite."""
     if not np.isfinite(covariance).all():
         raise DataError("the covariance of the fit rows is not finite; look for huge features")
     if not np.trace(covariance) > 0:
@@ -112,7 +118,6 @@ def whiten(
             "the features of the fit rows do not vary within their classes (covariance is zero); "
             "fit on more rows per class"
         )
-    return _whiten(Const(covariance), how, ridge, products, rows, tokens)
 
 
 @lru_cache(maxsize=2)

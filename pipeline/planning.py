@@ -269,25 +269,25 @@ def plan_of(config: JobConfig, prepared: Prepared, earlier: api.Fitted | None = 
     pin = pinned_to(earlier.turns, cache, config.store) if earlier else None
     skips = config.nonfinite == "skip"
 
-    def passes_of(known: Known, room: Room | None) -> list[Pass]:
+    def passes_of(known: Known, room: Room | None) -> tuple[list[Pass], api.Fitted]:
         fitting, outcomes = rehearse(
             prepared.fits, skip_nonfinite=skips, known=known, pin=pin, room=room
         )
         fitted = api.members_of(config.detectors, prepared.fits, outcomes, Trace(fitting))
         jobs = prepared.evaluations(fitted)
-        return fitting + (rehearse(jobs, stage="score", skip_nonfinite=skips, room=room)[0]
-                          if jobs else [])  # fmt: skip
+        scoring = rehearse(jobs, stage="score", skip_nonfinite=skips, room=room)[0] if jobs else []
+        return fitting + scoring, fitted
 
     wanted = config.resources
-    sketch = passes_of(nothing_known, None)
+    sketch, _ = passes_of(nothing_known, None)
     largest = max((pass_.read_nbytes for pass_ in sketch), default=0)
     resources = settle(wanted.cluster, wanted.workers, wanted.memory, largest, wanted.dashboard)
     room = room_of(resources)
-    passes = passes_of(known(Settings(), cache), room)
+    passes, fitted = passes_of(known(Settings(), cache), room)
     projections, shrink = projected(passes, resources)
     settings = _within(wanted.cache_limit, Settings(shrink), passes, cache)
     left = pending_in_turn(passes, settings, cache)
-    client = client_of(passes, projections, resources)
+    client = client_of(passes, projections, resources, fitted)
     return Planned(passes, projections, left, resources, settings, room, *client)
 
 

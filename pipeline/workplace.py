@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pipeline import files
 from pipeline.cluster import (
@@ -68,21 +69,25 @@ def room_of(resources: Resources) -> Room:
 
 
 def client_of(
-    passes: Sequence[Pass], projections: Sequence[Projection], resources: Resources
+    passes: Sequence[Pass],
+    projections: Sequence[Projection],
+    resources: Resources,
+    fitted: Any = (),
 ) -> tuple[Projection, int]:
     """Return the memory of the process that drives a job, and what its workers leave to it.
 
-    Threads are part of that process, and what is reserved is counted with them.
+    Threads are part of that process, and what is reserved is counted with them. ``fitted`` are the
+    scorers that the job makes.
     """
     workers, libraries = resources.workers, FIGURES_NBYTES
     held = workers * max((projection.nbytes for projection in projections), default=0)
     if resources.kind == "threads":
         left = workers * resources.allowed_nbytes - held
-        return project_client(passes, libraries, workers), left
+        return project_client(passes, libraries, workers, fitted), left
     here = held if resources.kind == "local" else 0
     left = int(MEMORY_SHARE * memory_limit_nbytes()) - here
     libraries += CLUSTER_NBYTES + rss_nbytes()
-    return project_client(passes, libraries, workers), left
+    return project_client(passes, libraries, workers, fitted), left
 
 
 @dataclass(frozen=True)
@@ -106,14 +111,14 @@ def workplace(
     """Plan the jobs, refuse what will not fit, and yield what executes their passes."""
     directory = cache_directory(cache, store_of(prepared))
     files.sweep(directory)
-    passes, _ = rehearse(prepared, stage=stage)
+    passes, outcomes = rehearse(prepared, stage=stage)
     largest = max((pass_.read_nbytes for pass_ in passes), default=0)
     resources = settle(cluster, workers, memory, largest)
     room = room_of(resources)
     cut = [part for pass_ in passes for part in in_stripes(pass_, room.stripes(pass_))]
     projections, shrink = projected(cut, resources)
     check(cut, projections, resources.allowed_nbytes)
-    check_client(*client_of(cut, projections, resources))
+    check_client(*client_of(cut, projections, resources, outcomes))
     with open_cluster(resources, directory, Settings(shrink)) as running:
         yield Workplace(running.execute, room)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pipeline.chunk import Split
 from pipeline.content import constants_in
@@ -62,16 +63,19 @@ def project(pass_: Pass, reserved_nbytes: int, shrink: int = 0) -> Projection:
     return Projection(parts, worst, own[worst], pass_.asked_by.get(worst, ()))
 
 
-def project_client(passes: Sequence[Pass], reserved_nbytes: int, workers: int) -> Projection:
+def project_client(
+    passes: Sequence[Pass], reserved_nbytes: int, workers: int, fitted: Any = ()
+) -> Projection:
     """Project the memory of the process that drives a job, beside its workers.
 
     It keeps what was merged, and its result, of every statistic of a stage: what is cut into
-    stripes is whole here. Of splits in memory it holds the partials that are not merged yet, too;
-    those of stored splits are files.
+    stripes is whole here, and so is what is ``fitted`` from it. Of splits in memory it holds the
+    partials that are not merged yet, too; those of stored splits are files.
     """
     stages = {pass_.stage: [p for p in passes if p.stage == pass_.stage] for pass_ in passes}
     works = [work for pass_ in passes for work in pass_.works]
     constants = {c for work in works for c in constants_in((work.statistics, work.rows))}
+    constants.update(constants_in(fitted))
     scorers = sum(math.prod(c.shape) * c.dtype.itemsize for c in constants)
     parts = max(
         (_stage_parts(several, workers) for several in stages.values()), key=_total, default=()
