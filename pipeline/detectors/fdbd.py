@@ -48,7 +48,7 @@ class FDBD:
 
     Classes with the weights of the predicted one have no boundary with it and are left out of the
     mean, as are classes that an lda head has no rows of. Fit: one pass, beside that of an lda head;
-    state d. The scorer holds a k x k table of distances.
+    state d; none but that of the head for ``normaliser: length``. The scorer holds a k x k table.
 
     Raises :class:`ConfigError` for a head without weights, one over other features, one with fewer
     than 2 classes or with equal weights for all, and for an unknown ``normaliser`` or ``reduce``.
@@ -89,17 +89,22 @@ class FDBD:
                 f"declares {schema.classes}"
             )
         features = Pooled(self.pool, self.field)
-        given, mean = yield from beside_head(self.head, schema, Sums(of=features))
+        origin = np.zeros(features.shape(schema))
+        if self.normaliser == "deviation":
+            given, sums = yield from beside_head(self.head, schema, Sums(of=features))
+            origin = sums.mean
+        else:
+            given = yield from self.head.passes(schema)
         logits = with_weights(given, features, "fdbd")
         distances = pairwise_distances(weights_present(logits)[0])
         if not distances.any():
             raise ConfigError("fdbd: the head has the same weights for every class: no boundaries")
         inverse = np.divide(1.0, distances, out=np.zeros_like(distances), where=distances > 0)
         if self.reduce == "mean":
-            inverse /= (distances > 0).sum(axis=1)[:, None]
-        deviates = self.normaliser == "deviation"
-        origin = mean.mean if deviates else np.zeros(features.shape(schema))
-        return FDBDScorer(features, logits_present(logits), Const(inverse), Const(origin))
+            inverse /= np.maximum((distances > 0).sum(axis=1), 1)[:, None]
+        pairs = int(np.count_nonzero(distances)) // 2
+        note = f"{pairs} boundaries between {len(distances)} of {schema.classes} classes"
+        return FDBDScorer(features, logits_present(logits), Const(inverse), Const(origin), (note,))
 
 
 def pairwise_distances(points: Host) -> Host:
@@ -129,6 +134,7 @@ class FDBDScorer:
     """Weight (c, c) of the difference of two logits: one over the distance of their weights."""
     origin: Const
     """(d,)."""
+    notes: tuple[str, ...] = ()
 
     @property
     def views(self) -> tuple[View, ...]:

@@ -47,7 +47,9 @@ class GradUncertainty:
         features = Pooled(self.pool, self.field)
         logits = yield from self.head.passes(schema)
         refuse_other_features(logits, features, "grad_uncertainty")
-        return GradUncertaintyScorer(features, LogSoftmax(logits_present(logits)))
+        present = logits_present(logits)
+        note = f"softmax over {present.shape(schema)[0]} of {schema.classes} classes"
+        return GradUncertaintyScorer(features, LogSoftmax(present), (note,))
 
 
 @value
@@ -56,6 +58,7 @@ class GradUncertaintyScorer:
 
     features: View
     log_p: View
+    notes: tuple[str, ...] = ()
 
     @property
     def views(self) -> tuple[View, ...]:

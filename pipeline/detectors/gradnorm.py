@@ -58,8 +58,10 @@ class GradNorm:
         logits = yield from self.head.passes(schema)
         refuse_other_features(logits, features, "gradnorm")
         present = logits_present(logits)
-        scale = present.shape(schema)[0] if self.reduce == "sum" else 1.0
-        return GradNormScorer(features, LogSoftmax(present), scale)
+        (classes,) = present.shape(schema)
+        scale = classes if self.reduce == "sum" else 1.0
+        note = f"softmax over {classes} of {schema.classes} classes"
+        return GradNormScorer(features, LogSoftmax(present), scale, (note,))
 
 
 @value
@@ -69,6 +71,7 @@ class GradNormScorer:
     features: View
     log_p: View
     scale: float
+    notes: tuple[str, ...] = ()
 
     @property
     def views(self) -> tuple[View, ...]:

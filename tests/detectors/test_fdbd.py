@@ -89,7 +89,9 @@ def test_the_preset_of_openood_sums_over_the_classes(normaliser):
 def test_classes_with_equal_weights_have_no_boundary():
     weight = np.concatenate([WEIGHT[:4], WEIGHT[:1]])
     bias, test = np.array([1.0, 0.0, 0.0, 0.0, 0.5]), noise(20, seed=1)
-    found = scores(FDBD(LinearHead(Const(weight), Const(bias))), test)
+    scorer = drive.outcome(FDBD(LinearHead(Const(weight), Const(bias))), rows(noise(60)).cut())
+    assert scorer.notes == ("9 boundaries between 5 of 5 classes",)
+    found = drive.scores_of(scorer, rows(test).cut())
     # Classes 0 and 4 differ by their bias alone: no boundary parts them.
     lengths = np.linalg.norm(test - noise(60).mean(axis=0), axis=1)
     f = test @ weight.T + bias

@@ -93,6 +93,8 @@ def test_classes_without_rows_are_left_out():
     z = reference.pooled(data.upcast())
     expected = gradient_norms(z, z @ weight[present].T + bias[present])
     np.testing.assert_allclose(scores(GradNorm(LDAHead()), data), expected, rtol=1e-8)
+    scorer = drive.outcome(GradNorm(LDAHead()), data.cut())
+    assert scorer.notes == ("softmax over 4 of 5 classes",)
 
 
 def test_zero_features_and_huge_logits_are_finite():

@@ -4,10 +4,11 @@ import reference_formulas as reference
 from peers import peer
 
 from pipeline.content import Const
-from pipeline.detectors import NCI
+from pipeline.detectors import DICE, FDBD, NCI
+from pipeline.engine import Job, Trace, run_jobs
 from pipeline.errors import ConfigError
 from pipeline.heads import LDAHead, LinearHead
-from pipeline.testing import Data, DetectorLaws, drive
+from pipeline.testing import Data, DetectorLaws, drive, labelled
 
 WEIGHT = 1.5 * np.eye(5, 12) + 0.1
 BIAS = 4.0 - 0.5 * np.arange(5)
@@ -65,6 +66,20 @@ def test_an_lda_head_may_lack_classes():
     weight, bias = reference.linear_discriminant(x, y, 5)
     found = drive.scores_of(scorer, data.cut())
     np.testing.assert_allclose(found, nearness(x, weight, bias, x, 0.1), rtol=1e-8)
+
+
+@pytest.mark.parametrize(("head", "passes"), [(HEAD, [1]), (LDAHead(), [2])])
+def test_detectors_of_the_mean_share_it_in_the_pass_of_the_head(head, passes):
+    split = labelled().cut([[7] * 20, [100]])
+    chosen = {
+        "nci": NCI(head),
+        "fdbd": FDBD(head),
+        "dice": DICE(head),
+        "fdbd-l": FDBD(head, "length"),
+    }
+    trace = Trace()
+    run_jobs({name: Job(one, {"train": (split,)}) for name, one in chosen.items()}, trace=trace)
+    assert [len(work.statistics) for pass_ in trace.passes for work in pass_.works] == passes
 
 
 def test_a_row_at_the_mean_has_no_direction():
