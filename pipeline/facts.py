@@ -15,7 +15,7 @@ from pipeline.api import FittedDetector
 from pipeline.chunk import Split
 from pipeline.cluster import Resources
 from pipeline.content import digest
-from pipeline.detectors import name_of, options_of
+from pipeline.detectors import name_of, options_of, shown
 from pipeline.engine import Trace
 from pipeline.evaluation import Evaluation
 from pipeline.plan import Pass, Projection, describe
@@ -118,9 +118,9 @@ class Facts:
         return {
             "id": member.id,
             "name": name_of(member.detector),
-            "options": {name: str(given) for name, given in options_of(member.detector).items()},
+            "options": {name: shown(given) for name, given in options_of(member.detector).items()},
             "preset": member.preset,
-            "overrides": {name: str(given) for name, given in member.overrides.items()},
+            "overrides": {name: shown(given) for name, given in member.overrides.items()},
             "fit_split": member.schema.split,
             "passes": member.passes,
             "needs": sorted(member.scorer.fields),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -106,11 +106,30 @@ def _lda_head(options: Any) -> LDAHead:
 
 
 def with_head(detector: Detector, head: Head) -> Detector:
-    """Return the detector with ``head``, if it has one and was not given another."""
+    """Return the detector with ``head``, if it, or a member of it, has one and was given none."""
+    return with_each_head(detector, lambda own: head if own == StoredHead() else own)
+
+
+def with_each_head(detector: Detector, change: Callable[[Head], Head]) -> Detector:
+    """Return the detector with its head, and those of its members, changed."""
     fields = {field.name for field in dataclasses.fields(detector)}  # type: ignore[arg-type]
-    if "head" in fields and detector.head == StoredHead():  # type: ignore[attr-defined]
-        return replaced(detector, head=head)
+    own: Any = detector
+    if "head" in fields:
+        return replaced(detector, head=change(own.head))
+    if detectors.MEMBERS in fields:
+        members = tuple(with_each_head(member, change) for member in own.detectors)
+        return replaced(detector, detectors=members)
+    if isinstance(own, Chosen):
+        return replaced(detector, detector=with_each_head(own.detector, change))
     return detector
+
+
+def has_head(detector: Any) -> bool:
+    """Tell whether a detector, or a member of it, has a head."""
+    plain_one = plain(detector)
+    return hasattr(plain_one, "head") or any(
+        has_head(member) for member in getattr(plain_one, detectors.MEMBERS, ())
+    )
 
 
 def as_split(data: Any, *, name: str = "id/train", classes: int | None = None) -> Split:
@@ -155,7 +174,7 @@ def fit_jobs(
         name: _fit_job(name, detector, split, head, further or {})
         for name, detector in chosen.items()
     }
-    if isinstance(head, StoredHead) or any(hasattr(j.procedure, "head") for j in made.values()):
+    if isinstance(head, StoredHead) or any(has_head(j.procedure) for j in made.values()):
         made[HEAD] = Job(head, {TRAIN: (split,)})
     return made
 
@@ -179,9 +198,11 @@ def _fit_job(
             f"{split.schema.classes}; state the classes of both alike"
         )
     roles = {TRAIN: (own,)}
-    if hasattr(detector, "head") and not isinstance(detector.head, StoredHead):
+    if has_head(detector):
         roles[split.name] = (split,)
-        detector = replaced(detector, head=HeadOf(detector.head, split.name))
+        detector = with_each_head(
+            detector, lambda h: h if isinstance(h, StoredHead) else HeadOf(h, split.name)
+        )
     return Job(detector, roles)
 
 

@@ -23,6 +23,8 @@ GROUP = "featfold.detectors"
 PRESETS = ("pytorch-ood-0.4", "openood-1.5")
 """Libraries whose scores a detector gives with the options of its preset of that name."""
 FIT_SPLITS = ("id/train", "id/val")
+MEMBERS = "detectors"
+"""Option of a detector that is made of others."""
 FIT_SPLIT = "fit_split"
 """What a preset calls the split that its library fits on."""
 
@@ -108,6 +110,8 @@ def make(name: str, *, preset: str = "", fit_split: str = "", **options: Any) ->
             )
     if lacking := [key for key in required(cls) if key not in given]:
         raise ConfigError(f"{lacking[0]}: {name} needs this option")
+    if MEMBERS in given:
+        given[MEMBERS] = tuple(_member(entry) for entry in _listed(given[MEMBERS]))
     detector = cls(**given)
     return Chosen(detector, preset, split) if preset or split else detector
 
@@ -172,9 +176,16 @@ def default_id(detector: Any) -> str:
     return named(name_of(detector), options)
 
 
+def shown(given: Any) -> str:
+    """Return an option as tables show it: members of an ensemble by their ids."""
+    if isinstance(given, tuple) and given and all(hasattr(entry, "passes") for entry in given):
+        return " + ".join(default_id(entry) for entry in given)
+    return str(given)
+
+
 def named(name: str, options: Mapping[str, Any]) -> str:
     """Return a name with options behind it, as tables show it."""
-    listed = ", ".join(f"{key}={given}" for key, given in options.items())
+    listed = ", ".join(f"{key}={shown(given)}" for key, given in options.items())
     return name + (f"({listed})" if listed else "")
 
 
@@ -190,6 +201,23 @@ def _preset_of(cls: type[Any], name: str, preset: str) -> dict[str, Any]:
             f"preset: {preset!r} is unknown: {_near(preset, PRESETS)}known: {', '.join(PRESETS)}"
         )
     return presets[preset]
+
+
+def _listed(given: Any) -> list[Any]:
+    if not isinstance(given, (list, tuple)):
+        raise ConfigError(f"{MEMBERS}: {given!r}; expected a list, such as [mahalanobis, energy]")
+    return list(given)
+
+
+def _member(entry: Any) -> Any:
+    """Return a member of an ensemble: a detector, or one by its name and options."""
+    if isinstance(entry, str):
+        return make(entry)
+    if isinstance(entry, Mapping):
+        if not isinstance(entry.get("name"), str):
+            raise ConfigError(f"{MEMBERS}: a member needs its name, such as {{'name': 'msp'}}")
+        return make(**entry)
+    return entry
 
 
 def _near(name: str, known: Iterable[str]) -> str:

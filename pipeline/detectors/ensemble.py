@@ -1,0 +1,134 @@
+"""Ensembles: weighted sums of detectors, or of one detector over several layers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import value
+from pipeline.errors import ConfigError, DataError
+from pipeline.procedure import REHEARSING, Passes, Scored, together
+from pipeline.statistics import SecondMoment, Spread
+from pipeline.views import Stacked, View
+
+__all__ = ["Ensemble"]
+
+NORMALIZATIONS = ("standard", "none")
+ROUNDING = 1e-12
+"""Standard deviation over mean of scores that differ by rounding alone."""
+
+
+@value
+class Ensemble:
+    """Weighted sum of the scores of several detectors: sum_i w_i (s_i - m_i) / sd_i.
+
+    m_i and sd_i are mean and standard deviation of the scores s_i of the fit rows, so that members
+    of different units weigh alike; ``normalize: none`` adds the scores as they are. ``weights``
+    default to 1 for each. Members that score tokens enter with their score of the image. Layers are
+    members with another ``field`` each. Fit: the passes of the longest member, all in lockstep, and
+    one more for m and sd, which depends on the members; state m x m for m members.
+
+    Raises :class:`ConfigError` for no member, as many weights as there are no members, or weights
+    that are not finite or all zero; :class:`DataError` where a member gives all fit rows one score.
+    """
+
+    paper: ClassVar[str] = ""
+    formula: ClassVar[str] = "sum of w (score - mean) / std"
+
+    detectors: tuple[Any, ...]
+    weights: tuple[float, ...] = ()
+    normalize: str = "standard"
+
+    def __post_init__(self) -> None:
+        if not self.detectors:
+            raise ConfigError("detectors: an ensemble needs members, such as [mahalanobis, energy]")
+        for member in self.detectors:
+            if not hasattr(member, "passes"):
+                raise ConfigError(f"detectors: {member!r} is not a detector")
+            if getattr(member, "fit_split", ""):
+                raise ConfigError(
+                    "detectors: members are fitted on the split of the ensemble; give fit_split to "
+                    "the ensemble instead"
+                )
+        if self.normalize not in NORMALIZATIONS:
+            raise ConfigError(
+                f"normalize: {self.normalize!r} is unknown; choose {' or '.join(NORMALIZATIONS)}"
+            )
+        _check(self.weights, len(self.detectors))
+
+    def passes(self, schema: Schema) -> Passes[EnsembleScorer]:
+        fitted = yield from together(
+            {str(i): member.passes(schema) for i, member in enumerate(self.detectors)}
+        )
+        scored = tuple(Scored(scorer) for scorer in fitted.values())
+        weights = np.array(self.weights or [1.0] * len(scored))
+        if self.normalize == "none":
+            return EnsembleScorer(scored, tuple(weights), (0.0,) * len(scored), _notes(fitted))
+        results = yield {"scores": SecondMoment(of=Stacked(scored))}
+        spread: Spread = results["scores"]
+        deviations = np.sqrt(np.maximum(np.diag(spread.covariance), 0.0))
+        varying = deviations > ROUNDING * np.abs(spread.mean)
+        if not varying.all() and not REHEARSING.get():
+            place = int(np.argmin(varying))
+            raise DataError(
+                f"member {place + 1} of the ensemble gives all fit rows the same score; leave it "
+                "out, or choose normalize: none"
+            )
+        deviations = np.where(varying, deviations, 1.0)
+        return EnsembleScorer(
+            scored, tuple(weights / deviations), tuple(spread.mean), _notes(fitted)
+        )
+
+
+def _check(weights: tuple[float, ...], members: int) -> None:
+    if not weights:
+        return
+    if len(weights) != members:
+        raise ConfigError(f"weights: {len(weights)} for {members} members; give one for each")
+    if not all(map(math.isfinite, weights)) or not any(weights):
+        raise ConfigError(f"weights: {weights}; expected finite numbers that are not all zero")
+
+
+def _notes(fitted: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(
+        f"member {int(i) + 1}: {note}"
+        for i, scorer in fitted.items()
+        for note in getattr(scorer, "notes", ())
+    )
+
+
+@value
+class EnsembleScorer:
+    """Weighted sum of the centred image scores of several scorers."""
+
+    scored: tuple[View, ...]
+    weights: tuple[float, ...]
+    centres: tuple[float, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return self.scored
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset[str]().union(*(view.fields for view in self.scored))
+
+    @property
+    def bank(self) -> None:
+        return None
+
+    def score(self, chunk: Chunk) -> Array:
+        terms = (
+            weight * (view(chunk) - centre)
+            for view, weight, centre in zip(self.scored, self.weights, self.centres, strict=True)
+        )
+        total = next(terms)
+        for term in terms:
+            total = total + term
+        return total

@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+import reference_formulas as reference
+
+import pipeline as ff
+from pipeline import detectors
+from pipeline.detectors import (
+    SHE,
+    Energy,
+    Ensemble,
+    KLMatching,
+    Mahalanobis,
+    RelativeMahalanobis,
+)
+from pipeline.errors import ConfigError, DataError
+from pipeline.inputs import detectors_by_id
+from pipeline.testing import DetectorLaws, drive, recipes
+
+
+class TestEnsemble(DetectorLaws):
+    detector = Ensemble((Mahalanobis(), Energy(), SHE()), weights=(1.0, 0.5, 2.0))
+
+    def reference(self, train, test):
+        x, y, logits = reference.fit_rows(train)
+
+        def members(z, f):
+            return [
+                reference.mahalanobis(x, y, z),
+                reference.energy(f),
+                reference.she(x, y, logits, z, f),
+            ]
+
+        fit = members(x, logits)
+        return sum(
+            weight * (score - of_fit.mean()) / of_fit.std()
+            for weight, score, of_fit in zip(
+                self.detector.weights,
+                members(reference.pooled(test), test["logits"]),
+                fit,
+                strict=True,
+            )
+        )
+
+
+def test_scores_may_be_added_as_they_are():
+    train, test = recipes.labelled().cut(), recipes.labelled(rows=40, seed=3, name="id/test").cut()
+    both = (Mahalanobis(), Energy())
+    scorer = drive.outcome(Ensemble(both, (2.0, -1.0), normalize="none"), train)
+    alone = [drive.scores_of(drive.outcome(member, train), test) for member in both]
+    np.testing.assert_allclose(drive.scores_of(scorer, test), 2 * alone[0] - alone[1], rtol=1e-14)
+
+
+def test_members_share_their_passes():
+    split = recipes.labelled().cut()
+    fitted = ff.fit(
+        {"e": Ensemble((Mahalanobis(), RelativeMahalanobis(), KLMatching()))}, split, workers=2
+    )
+    assert fitted["e"].passes == 2
+
+
+def test_members_by_name_take_the_head_of_the_job():
+    rows = recipes.labelled().arrays
+    data = {name: rows[name] for name in ("features", "labels")}
+    entry = {"name": "ensemble", "detectors": ["energy", {"name": "mahalanobis", "ridge": 0.1}]}
+    (name,) = detectors_by_id(entry)
+    assert name == "ensemble(detectors=energy + mahalanobis(ridge=0.1))"
+    fitted = ff.fit(entry, data, head="lda", workers=2)
+    assert np.isfinite(fitted[name](data)).all()
+    assert fitted.logits is not None
+
+
+def test_token_members_enter_with_their_image_score():
+    rows = recipes.labelled()
+    scorer = drive.outcome(Ensemble((Mahalanobis(pool="tokens"),), normalize="none"), rows.cut())
+    alone = drive.scores_of(drive.outcome(Mahalanobis(pool="tokens"), rows.cut()), rows.cut())
+    np.testing.assert_array_equal(drive.scores_of(scorer, rows.cut()), alone.max(axis=1))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"detectors": ()}, "needs members"),
+        ({"detectors": ("energy",)}, "is not a detector"),
+        ({"detectors": (Energy(),), "weights": (1, 2)}, "2 for 1 members"),
+        ({"detectors": (Energy(),), "weights": (0,)}, "not all zero"),
+        ({"detectors": (Energy(),), "weights": (float("nan"),)}, "finite"),
+        ({"detectors": (Energy(),), "normalize": "rank"}, "normalize"),
+        (
+            {"detectors": (detectors.make("kl_matching", fit_split="val"),)},
+            "give fit_split to the ensemble",
+        ),
+    ],
+)
+def test_what_makes_no_ensemble_is_refused(options, says):
+    with pytest.raises(ConfigError, match=says):
+        Ensemble(**options)
+
+
+def test_a_member_with_one_score_for_all_is_named():
+    rows = recipes.labelled()
+    flat = rows.with_arrays(logits=np.zeros_like(rows.arrays["logits"]))
+    with pytest.raises(DataError, match="member 2 of the ensemble"):
+        drive.outcome(Ensemble((Mahalanobis(), Energy())), flat.cut())
+
+
+def test_a_list_that_is_none_is_refused():
+    with pytest.raises(ConfigError, match="detectors: 'energy'; expected a list"):
+        detectors.make("ensemble", detectors="energy")
+    with pytest.raises(ConfigError, match="needs its name"):
+        detectors.make("ensemble", detectors=[{"ridge": 1}])
