@@ -56,33 +56,34 @@ def reference_bank(schema: Schema, view: Entries, max_bank: int | None = None) -
 
 def _bank_of_table(table: RowTable, schema: Schema, view: Entries, counted: int) -> Bank:
     width = view.shape(schema)[-1]
-    stored = all(isinstance(part, Path) for part in table.parts)
-    if stored and _nbytes(schema, view) > BANK_LIMIT_NBYTES:
-        files = tuple(map(_bank_file, table.parts))
-        return Bank(schema.split, view, counted, width, files=files)
+    paths = [part for part in table.parts if isinstance(part, Path)]
+    if len(paths) == len(table.parts):
+        files, sizes = zip(*map(_bank_file, paths), strict=True)
+        if sum(sizes) > BANK_LIMIT_NBYTES:
+            return Bank(schema.split, view, counted, width, files=files)
     entries = np.concatenate([finite_entries(part, width) for part in table])
     return Bank(schema.split, view, len(entries), width, Const(entries))
 
 
-def _bank_file(path: Any) -> BankFile:
+def _bank_file(path: Path) -> tuple[BankFile, int]:
+    """Return the file of a block, and the bytes of its rows."""
     with opened_rows(path) as stored:
-        return BankFile(str(Path(path).absolute()), stored.checksum, stored.shape[0])
-
-
-def _nbytes(schema: Schema, view: Entries) -> int:
-    return 8 * schema.rows * math.prod(view.shape(schema))
+        nbytes = stored.dtype.itemsize * math.prod(stored.shape)
+        return BankFile(str(path.absolute()), stored.checksum, stored.shape[0]), nbytes
 
 
 def _as_large_as_it_will_be(
     bank: Bank, view: Entries, schema: Schema, max_bank: int | None
 ) -> Bank:
     """Return a bank that takes the memory of the real one in a plan, and none itself."""
-    if bank.held is None or (max_bank is None and _nbytes(schema, view) > BANK_LIMIT_NBYTES):
-        return bank
     offered = schema.rows * math.prod(view.shape(schema)[:-1])
     entries = max(1, min(offered, max_bank or offered))
-    held = Const.repeated(bank.held.array[0], entries)
-    return replaced(bank, entries=entries, held=held)
+    if bank.held is None:
+        return replaced(bank, entries=entries)
+    nbytes = entries * bank.width * bank.held.dtype.itemsize
+    if max_bank is None and nbytes > BANK_LIMIT_NBYTES:  # it will be read from files
+        return replaced(bank, entries=entries)
+    return replaced(bank, entries=entries, held=Const.repeated(bank.held.array[0], entries))
 
 
 def too_few(bank: Bank, k: int, detector: str) -> tuple[str, ...]:

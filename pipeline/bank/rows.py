@@ -60,8 +60,8 @@ class Bank:
 
     @property
     def reading_nbytes(self) -> int:
-        """Bytes that are held while tiles are read, whatever the number of entries."""
-        return READING * 8 * self.tile_rows * self.width
+        """Bytes that are held while tiles are read, however many there are."""
+        return READING * 8 * min(self.tile_rows, self.entries) * self.width
 
     def tiles(self, x: Array) -> Iterator[Array]:
         """Yield the entries in order, in float64, in the library and on the device of ``x``."""

@@ -92,7 +92,7 @@ def search_nbytes(bank: Bank, rows: int, k: int) -> int:
     The best of every query, a tile of the bank with what is made of it, a tile of queries, and the
     values of these tiles.
     """
-    width, tile = bank.width, bank.tile_rows
+    width, tile = bank.width, min(bank.tile_rows, bank.entries)
     best = 2 * 8 * rows * k
     values = 8 * 8 * TILE_ROWS * (tile + 2 * k)
     queries = 8 * 6 * TILE_ROWS * width

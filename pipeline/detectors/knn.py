@@ -29,7 +29,8 @@ class KNN:
     ``k`` has no value that suits all data: the paper takes 50 of 50,000 rows (CIFAR-10), more where
     there are more classes. Fit: one pass that writes the bank block by block, the same for every k;
     appended blocks are read alone. ``max_bank`` keeps that many rows, those whose ids have the
-    smallest hashes. Several k up to 16, 64, 256 or 1024 share one search.
+    smallest hashes. Several k up to 16, 64, 256 or 1024 share one search. A bank of more than
+    256 MiB is not saved with the scorer, but read again from the cache for every chunk of rows.
 
     Raises :class:`ConfigError` for k < 1, :class:`DataError` for k above the rows of the bank.
 

@@ -5,7 +5,7 @@ from scipy import special
 
 from pipeline.detectors.relation import Relation
 from pipeline.errors import ConfigError
-from pipeline.testing import DetectorLaws
+from pipeline.testing import DetectorLaws, drive, recipes
 
 
 def directions(x):
@@ -48,7 +48,24 @@ def test_options_are_checked_at_once(options, match):
         Relation(**options)
 
 
-def test_logits_as_large_as_floats_of_networks_get_leave_scores_finite():
-    logits = np.array([[1e4, -1e4], [-1e4, 1e4]])
-    x = np.eye(2, 6)
-    assert np.isfinite(untied(x, logits, x, logits, 1)).all()
+def test_logits_as_large_as_1e4_leave_scores_finite():
+    rows = recipes.labelled()
+    large = rows.with_arrays(logits=1e4 * np.sign(rows.arrays["logits"]))
+    scorer = drive.outcome(Relation(), large.cut())
+    assert np.isfinite(drive.scores_of(scorer, large.cut())).all()
+
+
+def test_scores_are_those_of_openood():
+    train, test = recipes.labelled().upcast(), recipes.labelled(rows=60, seed=5).upcast()
+
+    def normalize(x):
+        return x / np.sqrt((x**2).sum(axis=1, keepdims=True) + 1e-10)
+
+    x, _, f = reference.fit_rows(train)
+    ties = np.clip(normalize(reference.pooled(test)) @ normalize(x).T, 0, None)
+    ties = ties * (special.softmax(test["logits"], axis=1) @ special.softmax(f, axis=1).T)
+    expected = -np.where(ties > 0.03, ties, 0.0).sum(axis=1)
+    detector = Relation(**Relation.presets["openood-1.5"])
+    scorer = drive.outcome(detector, recipes.labelled().cut())
+    found = drive.scores_of(scorer, recipes.labelled(rows=60, seed=5).cut())
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
