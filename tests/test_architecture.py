@@ -35,7 +35,7 @@ LAYERS = (
     ("workplace",),
     ("api", "extract", "report", "testing"),
     ("config", "facts", "selection"),
-    ("fill", "planning", "shapes"),
+    ("detector_table", "fill", "planning", "shapes"),
     ("job",),
     ("bench",),
     ("cli",),

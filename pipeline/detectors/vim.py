@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError, DataError
-from pipeline.heads import (
-    Head,
-    StoredHead,
-    refuse_without_weights,
-    weights_present,
-    with_weights,
+from pipeline.heads import Head, StoredHead, refuse_without_weights
+from pipeline.linalg import squared_norms
+from pipeline.procedure import REHEARSING, Passes
+from pipeline.statistics import ClassMoments, Sum, Sums
+from pipeline.subspace import (
+    about_root,
+    dim_within,
+    refuse_components,
+    refuse_no_residual,
+    usual_dim,
 )
-from pipeline.linalg import least_norm_root, principal_axes, squared_norms
-from pipeline.procedure import REHEARSING, Passes, together
-from pipeline.statistics import ClassMoments, Moments, Sum, Sums
 from pipeline.views import LogSumExp, Pooled, Projected, View, memoised
 
 __all__ = ["ViM"]
@@ -52,6 +54,13 @@ class ViM:
     dimensions from d = 2048 on and 512 below.
     """
 
+    paper: ClassVar[str] = "Wang et al. 2022"
+    formula: ClassVar[str] = "a length outside the principal space - logsumexp"
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "pytorch-ood-0.4": {},
+        "openood-1.5": {"dim": 256},
+    }
+
     head: Head = StoredHead()
     dim: int | None = None
     precision: str = "auto"
@@ -69,66 +78,28 @@ class ViM:
     def passes(self, schema: Schema) -> Passes[ViMScorer]:
         features = Pooled(self.pool, self.field)
         (d,) = features.shape(schema)
-        self._refuse_before_reading(d, schema.rows)
-        statistic = self._moments()
-        first = yield from together(
-            {"head": self.head.passes(schema), "moments": _asked(statistic)}
-        )
-        logits = with_weights(first["head"], features, "vim")
-        moments: Moments = first["moments"]
-        origin = least_norm_root(*weights_present(logits))
-        axes, rank = principal_axes(_second_moment(moments, origin), statistic.products)
+        refuse_without_weights(self.head, "vim")
+        refuse_components(self.dim, d, schema.rows, "dim")
+        about = yield from about_root(self.head, self._moments(), schema, "vim")
+        axes, rank, origin = about.space.axes, about.space.rank, Const(about.root)
+        dim = dim_within(self.dim, usual_dim(d), rank, about.rows)
+        refuse_no_residual(dim, rank, "vim")
         sums = yield {
-            "residuals": Sums(ResidualNorms(Projected(features, Const(axes), Const(origin)))),
-            "logits": Sums(Largest(logits)),
+            "residuals": Sums(ResidualNorms(Projected(features, Const(axes), origin))),
+            "logits": Sums(Largest(about.logits)),
         }
-        dim = self._dim(d, rank, moments.rows)
-        alpha = _alpha(sums["logits"], sums["residuals"], dim, rank)
+        alpha = _alpha(sums["logits"], sums["residuals"], dim)
         return ViMScorer(
-            Projected(features, Const(axes[:, dim:]), Const(origin)),
-            LogSumExp(logits),
+            Projected(features, Const(axes[:, dim:]), origin),
+            LogSumExp(about.logits),
             alpha,
             (f"principal space {dim} of {d}, the fit rows span {rank}; alpha {alpha:.4g}",),
         )
 
-    def _dim(self, d: int, rank: int, rows: int) -> int:
-        usual = 1000 if d >= 1500 else 512 if d >= 768 else d // 2
-        dim = self.dim or usual
-        too_few = dim >= rank and (self.dim is None or rows <= dim)
-        return max(1, rank // 2) if too_few else dim
 
-    def _refuse_before_reading(self, d: int, rows: int) -> None:
-        refuse_without_weights(self.head, "vim")
-        if d < 2 or (self.dim is not None and self.dim >= d):
-            raise ConfigError(
-                f"dim: {self.dim} of {d} features leaves no residual; choose it below {d}"
-            )
-        if self.dim is not None and 0 < rows <= self.dim:
-            raise ConfigError(
-                f"dim: {self.dim} leaves no residual of {rows} fit rows; choose it well below "
-                f"{rows} or fit on more rows"
-            )
-
-
-def _asked(statistic: ClassMoments) -> Passes[Moments]:
-    results = yield {"moments": statistic}
-    return results["moments"]  # type: ignore[no-any-return]
-
-
-def _second_moment(moments: Moments, origin: Array) -> Array:
-    """Return the second moment about a point: both terms are positive, so nothing cancels."""
-    offset = moments.overall_mean - origin
-    return moments.overall_covariance + np.outer(offset, offset)
-
-
-def _alpha(logits: Sum, residuals: Sum, dim: int, rank: int) -> float:
+def _alpha(logits: Sum, residuals: Sum, dim: int) -> float:
     if REHEARSING.get():
         return 1.0
-    if dim >= rank:
-        raise DataError(
-            f"vim: the fit rows span {rank} dimensions, so nothing but rounding is left outside "
-            f"{dim} principal ones; choose dim below {rank} or fit on more rows"
-        )
     if not logits.total > 0:
         raise DataError(
             f"vim: the largest logits of the fit rows are {logits.mean:.3g} on average; scaled by "

@@ -146,7 +146,7 @@ def test_a_plan_rehearses_on_fewer_rows_than_dim():
     job = Job(ViM(LDAHead(), 100), {"train": (rows(noise(300, 200)).cut(),)})
     passes, outcomes = rehearse({"vim": job})
     assert [len(pass_.works[0].statistics) for pass_ in passes] == [1, 2]
-    assert "principal space 32 of 200" in outcomes["vim"].notes[0]
+    assert "principal space 100 of 200" in outcomes["vim"].notes[0]
 
 
 def test_logits_below_zero_are_an_error():
