@@ -239,3 +239,11 @@ def test_keys_have_the_order_of_the_floats(x: Any) -> None:
 def test_keys_of_narrow_floats_are_those_of_their_values(dtype: Any) -> None:
     x = np.array([1.5, -2.25, 0.0, 6e-8], dtype)
     np.testing.assert_array_equal(arrays.sort_keys(x), arrays.sort_keys(x.astype(np.float64)))
+
+
+@in_every_library
+def test_sum_in_bins(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.arrays.kernels.ONE_HOT_LIMIT", 30)
+    ids, x = np.array([3, 0, 3, 1, 3, 0, 0]), np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
+    found = arrays.to_host(arrays.sum_in_bins(*put(library, ids, x), 5))
+    np.testing.assert_array_equal(found, [98.0, 8.0, 0.0, 21.0, 0.0])

@@ -137,6 +137,24 @@ def _bincount_torch(ids: Array, classes: int) -> Array:
 
 
 @Kernel
+def sum_in_bins(ids: Array, x: Array, bins: int) -> Array:
+    """Return the float64 sums of ``x`` (n,) over the entries of each id 0..bins-1: (bins,)."""
+    xp = namespace(ids, x)
+    total = xp.zeros((bins,), dtype=xp.float64, device=device_of(x))
+    step = max(1, ONE_HOT_LIMIT // max(1, bins))
+    for start in range(0, x.shape[0], step):
+        stop = min(start + step, x.shape[0])
+        hot = _one_hot(ids[start:stop], bins, xp.float64)
+        total = total + xp.matmul(xp.astype(x[start:stop], xp.float64), hot)
+    return total
+
+
+@sum_in_bins.fast("numpy")
+def _sum_in_bins_numpy(ids: Array, x: Array, bins: int) -> Array:
+    return np.bincount(ids, weights=x, minlength=bins)
+
+
+@Kernel
 def top_k(x: Array, k: int) -> Array:
     """Return the ``k`` largest values along the last axis, largest first: (..., k)."""
     xp = namespace(x)
