@@ -12,7 +12,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError
-from pipeline.heads import ABSENT_BIAS, Head, StoredHead
+from pipeline.heads import ABSENT_BIAS, Head, StoredHead, logits_present
 from pipeline.linalg import Host, squared_norms
 from pipeline.procedure import Passes
 from pipeline.statistics import ClassMeans, ClassTails, Means, Tails
@@ -89,7 +89,7 @@ class OpenMax:
     def passes(self, schema: Schema) -> Passes[OpenMaxScorer]:
         logits = yield from self.head.passes(schema)
         absent = _absent(logits, schema.classes)
-        activations = _activations(logits, absent)
+        activations = logits_present(logits)
         where = Correct(logits) if self.rows == "correct" else Valid()
         results = yield {"means": ClassMeans(of=activations, where=where)}
         means: Means = results["means"]
@@ -131,15 +131,6 @@ def _absent(logits: View, classes: int) -> Host:
     if isinstance(logits, Linear):
         return np.asarray(logits.bias.array <= ABSENT_BIAS)
     return np.zeros(classes, bool)
-
-
-def _activations(logits: View, absent: Host) -> View:
-    """Return the logits as vectors that have a distance: 0 for the classes that are absent."""
-    if not isinstance(logits, Linear) or not absent.any():
-        return logits
-    weight, bias = logits.weight.array, logits.bias.array
-    kept = np.where(absent[:, None], 0.0, weight)
-    return Linear(logits.of, Const(kept), Const(np.where(absent, 0.0, bias)))
 
 
 class Weibulls(NamedTuple):
@@ -205,7 +196,7 @@ class OwnDistances:
 
     def nbytes(self, schema: Schema, rows: int) -> int:
         tile = 4 * floats_nbytes(self.of.shape(schema), min(rows, arrays.TILE_ROWS))
-        return 8 * rows + tile
+        return Labels().nbytes(schema, rows) + 8 * rows + tile
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -273,18 +264,19 @@ class OpenMaxScorer:
 
     def _revised(self, f: Array, activations: Array) -> Array:
         xp = arrays.namespace(f)
-        order = xp.argsort(f, axis=1, descending=True, stable=True)
-        ranked = xp.take_along_axis(f, order, axis=1)
-        lost = []
+        classes = xp.arange(f.shape[1], dtype=xp.int64, device=arrays.device_of(f))
+        nothing = xp.full_like(f, -xp.inf)
+        rest, lost, left = f, [], []
         for rank in range(self.alpha):
+            nearest, largest = xp.argmax(rest, axis=1), xp.max(rest, axis=1)
+            rest = xp.where(classes[None, :] == nearest[:, None], nothing, rest)
             share = (self.alpha - rank) / self.alpha
-            extreme = self._extremes(activations, order[:, rank])
-            lost.append(ranked[:, rank] * share * extreme)
-        gone = xp.stack(lost, axis=1)
-        left = xp.concat((ranked[:, : self.alpha] - gone, ranked[:, self.alpha :]), axis=1)
-        top = xp.max(left, axis=1)
-        known = top + xp.log(xp.sum(xp.exp(left - top[:, None]), axis=1))
-        log_odds = xp.sum(gone, axis=1) - known
+            lost.append(largest * share * self._extremes(activations, nearest))
+            left.append(largest - lost[-1])
+        known = xp.concat((xp.stack(left, axis=1), rest), axis=1)
+        top = xp.max(known, axis=1)
+        log_known = top + xp.log(xp.sum(xp.exp(known - top[:, None]), axis=1))
+        log_odds = xp.sum(xp.stack(lost, axis=1), axis=1) - log_known
         return log_odds if self.as_log_odds else _sigmoid(log_odds)
 
     def _extremes(self, activations: Array, classes: Array) -> Array:

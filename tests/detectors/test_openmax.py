@@ -96,7 +96,7 @@ class TestProbabilityOfAllRows(TestOpenMax):
 
 class TestOwnDistances(StatisticLaws):
     centres = np.arange(25.0).reshape(5, 5) - 7.0
-    memory_shapes = (Shape(1, 1, 8, 5), Shape(4096, 1, 8, 5))
+    memory_shapes = (Shape(1, 1, 8, 5), Shape(512, 1, 8, 5))
     statistic = Sums(OwnDistances(Logits(), Const(centres), 0.25))
 
     def reference(self, rows):
