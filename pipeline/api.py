@@ -27,6 +27,7 @@ from pipeline.inputs import (
     val_split,
 )
 from pipeline.procedure import TRAIN, Detector, Scored, Scorer, Scores
+from pipeline.scoring import classes_of, decisions_of, over_rows, skips_of, thresholds_of
 from pipeline.store import artifacts
 from pipeline.views import Stored, View
 from pipeline.workplace import pinned_to, store_of, workplace
@@ -64,6 +65,14 @@ class FittedDetector:
     def __call__(self, data: Any) -> np.ndarray[Any, Any]:
         """Return float64 scores (n,), or (n, t) of token detectors; higher is more OOD."""
         return score({self.id: self}, data)[self.id]
+
+    def threshold_at(self, data: Any, tpr: float = 0.95) -> float:
+        """Return the score up to which a share ``tpr`` of in-distribution rows is accepted."""
+        return thresholds_of({self.id: self}, data, tpr)[self.id]
+
+    def predict(self, data: Any, threshold: float) -> np.ndarray[Any, Any]:
+        """Return +1 for rows that score no more than ``threshold``, else -1: int64 (n,)."""
+        return decisions_of({self.id: self}, data, {self.id: threshold})[self.id]
 
     def accept(self, split: Split) -> None:
         """Raise :class:`DataError` for rows of another layout or model than those of the fit."""
@@ -139,6 +148,8 @@ class Fitted(Mapping[str, FittedDetector]):
         """Logical bytes that it read: none where every partial was there already."""
         self.turns = list(turns)
         """Which partials answered its requests: what a later fit may be pinned to."""
+        self.thresholds: dict[str, float] = {}
+        """What :meth:`threshold_at` found last, or was loaded: used to predict."""
 
     def __getitem__(self, name: str) -> FittedDetector:
         if name not in self.members:
@@ -158,6 +169,21 @@ class Fitted(Mapping[str, FittedDetector]):
         """Return the same fit with other members."""
         return Fitted(members, self.logits, self.passes, self.read_nbytes, self.turns)
 
+    def threshold_at(self, data: Any, tpr: float = 0.95, **options: Any) -> dict[str, float]:
+        """Return all thresholds, and keep them: see :func:`pipeline.scoring.thresholds_of`."""
+        self.thresholds = thresholds_of(self, data, tpr, **options)
+        return dict(self.thresholds)
+
+    def predict(
+        self, data: Any, thresholds: Mapping[str, float] | None = None, **options: Any
+    ) -> dict[str, np.ndarray[Any, Any]]:
+        """Return +1 or -1 for every row, by the thresholds that are kept unless others are given.
+
+        See :func:`pipeline.scoring.decisions_of`.
+        """
+        given = self.thresholds if thresholds is None else thresholds
+        return decisions_of(self, data, given, **options)
+
     def save(self, directory: str | Path, *, overwrite: bool = False) -> None:
         """Save every scorer as JSON and safetensors, one directory for all; no pickle."""
         tree = {
@@ -171,6 +197,7 @@ class Fitted(Mapping[str, FittedDetector]):
             "detectors": list(self),
             "cost": [self.passes, self.read_nbytes],
             "turns": self.turns,
+            "thresholds": self.thresholds,
         }
         artifacts.save(tree, directory, facts, overwrite=overwrite)
 
@@ -185,7 +212,9 @@ class Fitted(Mapping[str, FittedDetector]):
         members = {name: FittedDetector(name, *saved[name]) for name in names}
         passes, read_nbytes = provenance["cost"]
         turns = provenance.get("turns", ())
-        return cls(members, tree["logits"], passes, read_nbytes, turns)
+        loaded = cls(members, tree["logits"], passes, read_nbytes, turns)
+        loaded.thresholds = dict(provenance.get("thresholds", {}))
+        return loaded
 
 
 def fit(
@@ -218,7 +247,7 @@ def fit(
     Raises :class:`~pipeline.errors.BudgetError` before reading if a worker could not hold the
     projected memory, :class:`~pipeline.errors.DataError` for data that cannot be fitted on.
     """
-    skips = _skips(nonfinite)
+    skips = skips_of(nonfinite)
     split = as_split(data, classes=classes)
     chosen = detectors_by_id(detectors)
     further = {} if val is None else {VAL_SPLIT: val_split(val, split.schema.classes)}
@@ -247,16 +276,16 @@ def score(
     float64 (n,), or (n, t) of token detectors; higher means more out-of-distribution. Rows that are
     not finite are an error; with ``nonfinite="skip"`` they score what they score, mostly NaN.
     """
-    skips = _skips(nonfinite)
-    split = as_split(data, name="id/test", classes=_classes(fitted))
-    for member in fitted.values():
-        member.accept(split)
-    roles = {TRAIN: (split,)}
-    prepared = {name: Job(Tabled(Scores(f.scorer)), roles) for name, f in fitted.items()}
-    with workplace(prepared, cluster, workers, memory, cache, stage="score") as place:
-        tables = run_jobs(
-            prepared, place.execute, stage="score", skip_nonfinite=skips, room=place.room
-        )
+    tables = over_rows(
+        fitted,
+        data,
+        lambda member: Tabled(Scores(member.scorer)),
+        nonfinite=nonfinite,
+        cluster=cluster,
+        workers=workers,
+        memory=memory,
+        cache=cache,
+    )
     return {name: tables[name].array() for name in fitted}
 
 
@@ -279,9 +308,9 @@ def evaluate(
     ``near``, ``far`` and ``csid`` map names to data, or list splits. ``baselines`` names stored
     arrays () that are taken for scores as they are. All sets are read once.
     """
-    skips = _skips(nonfinite)
+    skips = skips_of(nonfinite)
     groups = {"near": near, "far": far, "csid": csid}
-    classes = _classes(fitted)
+    classes = classes_of(fitted)
     ood = {group: _splits(group, given, classes) for group, given in groups.items()}
     sets = Sets(
         as_split(id_test, name="id/test", classes=classes),
@@ -295,21 +324,9 @@ def evaluate(
     return evaluation_of(fitted, sets, baselines, outcomes)
 
 
-def _skips(nonfinite: str) -> bool:
-    if nonfinite not in ("raise", "skip"):
-        raise ConfigError(f"nonfinite: {nonfinite!r} is unknown; choose raise or skip")
-    return nonfinite == "skip"
-
-
 def _source(split: Split) -> dict[str, str]:
     attributes = getattr(split, "attributes", {})
     return {key: str(attributes[key]) for key in SOURCE if key in attributes}
-
-
-def _classes(fitted: Mapping[str, FittedDetector]) -> int:
-    if not fitted:
-        raise ConfigError("no fitted detector was given")
-    return next(iter(fitted.values())).schema.classes
 
 
 def _splits(group: str, given: Any, classes: int) -> Sequence[Split]:

@@ -33,6 +33,7 @@ LAYERS = (
     ("engine",),
     ("cluster", "evaluation", "inputs"),
     ("workplace",),
+    ("scoring",),
     ("api", "extract", "report", "testing"),
     ("config", "facts", "selection"),
     ("detector_table", "fill", "planning", "shapes"),
