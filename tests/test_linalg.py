@@ -6,10 +6,18 @@ import numpy as np
 import pytest
 from scipy.linalg import pinvh
 from scipy.spatial.distance import cdist
+from sklearn.covariance import OAS
 
 from pipeline.arrays import to_host
 from pipeline.errors import ConfigError, DataError
-from pipeline.linalg import least_norm_root, nearest_squared, principal_axes, whiten
+from pipeline.linalg import (
+    least_norm_root,
+    nearest_squared,
+    oas_shrinkage,
+    principal_axes,
+    regularise,
+    whiten,
+)
 from pipeline.testing.drive import PLACES
 
 RNG = np.random.default_rng(0)
@@ -46,6 +54,54 @@ def test_a_ridge_grows_until_a_factor_exists() -> None:
     white = whiten(S, "ridge", 1e-15)
     assert white.ridge > 1e-15
     assert np.isfinite(white.matrix).all()
+
+
+@pytest.mark.parametrize("rows", [3, 20, 500])
+@pytest.mark.parametrize("d", [2, 12, 60])
+def test_shrinkage_is_the_oracle_approximation(rows: int, d: int) -> None:
+    x = RNG.standard_normal((rows, d)) * np.logspace(0, -1, d)
+    S = np.cov(x.T, ddof=0)
+    trace, square = np.trace(S), np.trace(S @ S)
+    above = (1 - 2 / d) * square + trace**2
+    expected = min(1.0, above / ((rows + 1 - 2 / d) * (square - trace**2 / d)))
+    found = oas_shrinkage(S, rows)
+    assert found == pytest.approx(expected, rel=1e-12)
+    # scikit-learn leaves the terms 2/d out, which it finds do not matter for many features.
+    theirs = OAS().fit(x)
+    with_terms = above / (square + trace**2) * (rows + 1) / (rows + 1 - 2 / d)
+    assert found == pytest.approx(min(1.0, theirs.shrinkage_ * with_terms), rel=1e-9) or 1.0 in (
+        found, theirs.shrinkage_,
+    )  # fmt: skip
+    assert abs(found - theirs.shrinkage_) <= 2 / d
+    made = regularise(S, "oas", 1e-6, rows)
+    shrunk = (1 - found) * S + found * trace / d * np.eye(d)
+    np.testing.assert_allclose(made.factor @ made.factor.T, shrunk, atol=1e-12)
+    assert made.log_determinant == pytest.approx(np.linalg.slogdet(shrunk)[1], rel=1e-9)
+    assert made.ridge == 0
+
+
+def test_features_alike_in_all_directions_are_shrunk_wholly() -> None:
+    assert oas_shrinkage(3.0 * np.eye(5), 10) == 1.0
+    assert oas_shrinkage(np.array([[2.0]]), 10) == 1.0
+
+
+def test_tokens_of_an_image_count_as_one_for_the_shrinkage() -> None:
+    S = covariance(8, 8)
+    many, few = whiten(S, "oas", rows=4900), whiten(S, "oas", rows=4900, tokens=49)
+    assert f"OAS shrinkage {oas_shrinkage(S, 4900):.1e}" in many.note
+    assert f"OAS shrinkage {oas_shrinkage(S, 100):.1e}" in few.note
+
+
+@pytest.mark.parametrize("rank", [8, 5])
+def test_the_scatter_is_not_divided_and_has_the_ridge_itself(rank: int) -> None:
+    S, rows = covariance(8, rank), 40
+    white = whiten(S, "scatter", 1e-3, rows=rows)
+    ridged = S * rows + 1e-3 * np.eye(8)
+    np.testing.assert_allclose(white.matrix.T @ ridged @ white.matrix, np.eye(8), atol=1e-8)
+    assert "ridge 1e-03 on the diagonal of the scatter" in white.note
+    made = regularise(S, "jitter", 1e-3, rows)
+    np.testing.assert_allclose(made.factor @ made.factor.T, S + 1e-3 * np.eye(8), atol=1e-12)
+    assert made.words == "ridge 1e-03 on the diagonal"
 
 
 def test_scale_does_not_matter() -> None:

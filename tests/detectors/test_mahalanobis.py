@@ -46,6 +46,54 @@ def test_pseudo_inverse():
     np.testing.assert_allclose(scores(scorer, x), expected, rtol=1e-9)
 
 
+def test_the_scatter_with_half_the_score_is_the_convention_of_pytorch_ood():
+    laws = TestMahalanobis()
+    x, y, _ = reference.fit_rows(laws.id_train().arrays)
+    scorer = fitted(x, y, Mahalanobis(**Mahalanobis.presets["pytorch-ood-0.4"]))
+    expected = reference.mahalanobis(
+        x, y, x, lambda s: np.linalg.inv(s * len(x) + 1e-6 * np.eye(len(s)))
+    )
+    np.testing.assert_allclose(scores(scorer, x), expected / 2, rtol=1e-9)
+
+
+@pytest.mark.parametrize("beta", [0.5, 1.0])
+def test_directions_alone(beta):
+    laws = TestMahalanobis()
+    x, y, _ = reference.fit_rows(laws.id_train().arrays)
+    length = np.linalg.norm(x, axis=1, keepdims=True)
+    scorer = fitted(x, y, Mahalanobis(normalize=beta))
+    expected = reference.mahalanobis(x / length**beta, y, x / length**beta)
+    np.testing.assert_allclose(scores(scorer, x), expected, rtol=1e-8)
+    if beta == 1.0:
+        np.testing.assert_allclose(scores(scorer, 7.0 * x), expected, rtol=1e-8)
+    assert np.isfinite(scores(scorer, np.zeros((1, x.shape[1])))).all()
+
+
+def test_directions_of_tokens():
+    data = TestMahalanobisOverTokens().id_train()
+    known = data.arrays["labels"] >= 0
+    tokens = data.arrays["features"][known].astype(np.float64)
+    units = tokens / np.linalg.norm(tokens, axis=-1, keepdims=True)
+    detector = Mahalanobis(pool="tokens", normalize=1.0, image="top1")
+    scorer = drive.outcome(detector, data.cut())
+    y = np.repeat(data.arrays["labels"][known], tokens.shape[1])
+    expected = reference.mahalanobis(units.reshape(-1, units.shape[-1]), y, units)
+    found = drive.scores_of(scorer, data.take(known).cut())
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert scorer.image == "top1"
+
+
+def test_few_rows_are_shrunk():
+    rng = np.random.default_rng(1)
+    features, labels = rng.standard_normal((30, 80)), np.arange(30) % 3
+    scorer = fitted(features, labels, Mahalanobis(covariance="oas"))
+    assert "rank 27 of 80" in scorer.notes[0]
+    assert "OAS shrinkage" in scorer.notes[0]
+    others = scores(scorer, rng.standard_normal((50, 80)))
+    # With a ridge, what was not fitted on is thousands of times as far.
+    assert np.median(others) < 3 * np.median(scores(scorer, features))
+
+
 def test_float32_products_are_close_to_float64_ones():
     data = TestMahalanobisOverTokens().id_train()
     fast = drive.outcome(Mahalanobis(pool="tokens"), data.cut())

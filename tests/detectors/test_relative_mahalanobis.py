@@ -29,6 +29,34 @@ def test_pseudo_inverse():
     np.testing.assert_allclose(drive.scores_of(scorer, data.cut()), expected, rtol=0, atol=1e-9)
 
 
+def test_the_scatter_is_the_convention_of_pytorch_ood():
+    x, y, _ = reference.fit_rows(TestRelativeMahalanobis().id_train().arrays)
+    data = rows(x, y)
+    preset = RelativeMahalanobis.presets["pytorch-ood-0.4"]
+    scorer = drive.outcome(RelativeMahalanobis(**preset), data.cut())
+    expected = reference.relative_mahalanobis(
+        x, y, x, lambda s: np.linalg.inv(s * len(x) + 1e-6 * np.eye(len(s)))
+    )
+    np.testing.assert_allclose(drive.scores_of(scorer, data.cut()), expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("covariance", ["ridge", "oas"])
+def test_directions_alone(covariance):
+    x, y, _ = reference.fit_rows(TestRelativeMahalanobis().id_train().arrays)
+    units = x / np.linalg.norm(x, axis=1, keepdims=True)
+    found, expected = (
+        drive.scores_of(drive.outcome(detector, rows(z, y).cut()), rows(z, y).cut())
+        for detector, z in (
+            (RelativeMahalanobis(normalize=1.0, covariance=covariance), x),
+            (RelativeMahalanobis(covariance=covariance), units),
+        )
+    )
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-7)
+    if covariance == "ridge":
+        plain = reference.relative_mahalanobis(units, y, units)
+        np.testing.assert_allclose(found, plain, rtol=0, atol=1e-7)
+
+
 def test_both_covariances_are_divided_by_the_number_of_rows():
     rng = np.random.default_rng(0)
     features, labels = rng.standard_normal((150, 6)), np.arange(150) % 3
@@ -82,5 +110,6 @@ def test_both_regularisations_are_reported():
 
 
 def test_options_are_refused_before_anything_is_read():
-    with pytest.raises(ConfigError, match="covariance"):
-        RelativeMahalanobis(covariance="full")
+    for options in ({"covariance": "full"}, {"normalize": np.inf}, {"image": "median"}):
+        with pytest.raises(ConfigError, match=next(iter(options))):
+            RelativeMahalanobis(**options)
