@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.bank import BANK_LIMIT_NBYTES
 from pipeline.chunk import Split
 from pipeline.content import constants_in
 from pipeline.fold import AnyStatistic, closure, grain_rows, row_nbytes, step_of
@@ -102,6 +103,10 @@ def _stage_parts(passes: Sequence[Pass], workers: int) -> tuple[Part, ...]:
         Part("results", sum(states)),
         Part("solving", SOLVING * max(map(_solved_nbytes, works), default=0)),
         Part("partials", waiting),
+        Part(
+            "tables",
+            sum(_tables_nbytes(work, pass_.stage) for pass_ in passes for work in pass_.works),
+        ),
         Part("tasks", TASK_NBYTES * max((pass_.tasks for pass_ in passes), default=0)),
     )
 
@@ -120,6 +125,20 @@ def _waiting_nbytes(work: Work, workers: int) -> int:
         return 0
     levels = len(split.blocks).bit_length() // 3 + 1
     return (WINDOW * workers + levels) * _sum_of_states(work)
+
+
+def _tables_nbytes(work: Work, stage: str) -> int:
+    """Bytes of what becomes of tables of rows: arrays of splits in memory, and banks.
+
+    What a fit asks for of a stored split becomes a bank, unless that stays in the files. One at a
+    time, it is there twice.
+    """
+    split = work.split
+    sizes = [8 * split.schema.rows * math.prod(r.view.shape(split.schema)) for r in work.rows]
+    if not split.blocks or split.identity(split.blocks[0], frozenset()) is None:
+        return 2 * sum(sizes) + max(sizes, default=0)
+    held = [min(nbytes, BANK_LIMIT_NBYTES) for nbytes in sizes] if stage == "fit" else []
+    return sum(held) + max(held, default=0)
 
 
 def _sum_of_states(work: Work) -> int:

@@ -18,6 +18,7 @@ from pipeline.detectors.patchcore import PatchCore
 from pipeline.detectors.relation import Relation
 from pipeline.engine import Dask, Job, Threads, rehearse, run_jobs, run_serial
 from pipeline.errors import CorruptError, MissingInputError
+from pipeline.plan import memory, project_client
 from pipeline.procedure import Rows, Scores
 from pipeline.store import Store, artifacts, reader
 from pipeline.testing import assert_same, drive
@@ -206,3 +207,16 @@ def test_a_search_takes_the_memory_that_is_declared_whatever_the_bank(tmp_path, 
     tracemalloc.stop()
     declared = search_nbytes(scorer.bank, queries, scorer.nearest.k)
     assert 0.25 * declared < peak <= declared
+
+
+def test_the_client_counts_the_banks_that_it_makes(store, monkeypatch):
+    jobs = {"it": Job(KNN(k=5), {"train": (store.split("id/train"),)})}
+    passes, _ = rehearse(jobs)
+
+    def counted(limit):
+        monkeypatch.setattr(memory, "BANK_LIMIT_NBYTES", limit)
+        client = project_client(passes, 0, 1)
+        return {part.name: part.nbytes for part in client.parts}["tables"]
+
+    assert counted(2**30) == 2 * 500 * D * 8
+    assert counted(1000) == 2 * 1000
