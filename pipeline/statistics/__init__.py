@@ -25,3 +25,4 @@ from pipeline.statistics.second_moment import SecondMoment as SecondMoment
 from pipeline.statistics.second_moment import Spread as Spread
 from pipeline.statistics.sums import Sum as Sum
 from pipeline.statistics.sums import Sums as Sums
+from pipeline.statistics.tied_moments import TiedMoments as TiedMoments

@@ -14,6 +14,7 @@ from pipeline.statistics.base import fields_of, kept
 from pipeline.statistics.class_moments import PRECISIONS
 from pipeline.statistics.scatters import Scatters, State, Stripe
 from pipeline.views import TokenMask, Tokens, Valid, View
+from pipeline.views.positions import Channels
 
 
 @value
@@ -27,7 +28,7 @@ class PositionMoments:
     Result: :class:`Scatters`, of the positions in ``stripe`` if one is given.
     """
 
-    of: Tokens = Tokens()
+    of: Tokens | Channels = Tokens()
     where: View = Valid()
     precision: str = "auto"
     stripe: Stripe = ()
