@@ -147,9 +147,7 @@ class ToCoreset:
         return self.of.shape(schema)[:1]
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        tokens, width = self.of.shape(schema)
-        worst = 4 * 8 * rows * width  # the token of each image that is farthest, and its nearest
-        return search_nbytes(self.bank, 2 * rows * tokens, 1) + worst
+        return search_nbytes(self.bank, 2 * rows * self.of.shape(schema)[0], 1)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -206,18 +204,22 @@ class WeightedPatchCoreScorer:
 
     def score(self, chunk: Chunk) -> Array:
         tokens, distances = self.tokens(chunk), self.distances(chunk)
+        if "mask" not in chunk.arrays:
+            return arrays.by_tiles(self._of_images, tokens, distances)
         xp = arrays.namespace(distances)
-        if "mask" in chunk.arrays:
-            valid = valid_tokens(chunk)
-            distances = xp.where(valid, distances, xp.full_like(distances, -1.0))
+        valid = valid_tokens(chunk)
+        known = xp.where(valid, distances, xp.full_like(distances, -1.0))
+        scores = arrays.by_tiles(self._of_images, tokens, known)
+        return xp.where(xp.any(valid, axis=1), scores, xp.full_like(scores, xp.nan))
+
+    def _of_images(self, tokens: Array, distances: Array) -> Array:
+        xp = arrays.namespace(tokens)
         worst = xp.argmax(distances, axis=1, keepdims=True)
         score = xp.take_along_axis(distances, worst, axis=1)[:, 0]
-        if self.neighbours > 1:
-            token = xp.take_along_axis(tokens, worst[:, :, None], axis=1)[:, 0, :]
-            score = score * self._weights(xp.astype(token, xp.float64))
-        if "mask" in chunk.arrays:
-            score = xp.where(xp.any(valid, axis=1), score, xp.full_like(score, xp.nan))
-        return score
+        if self.neighbours == 1:
+            return score
+        token = xp.take_along_axis(tokens, worst[:, :, None], axis=1)[:, 0, :]
+        return score * self._weights(xp.astype(token, xp.float64))
 
     def _weights(self, token: Array) -> Array:
         """Return 1 minus the softmax share of the nearest entry among its neighbours, (n,)."""
@@ -225,14 +227,9 @@ class WeightedPatchCoreScorer:
         assert self.bank.held is not None
         entries = self.bank.held.like(token)
         _, nearest = nearest_rows(self.bank, token, 1)
-        _, around = nearest_rows(
-            self.bank, xp.take(entries, nearest[:, 0], axis=0), self.neighbours
-        )
-
-        def weights(token: Array, around: Array) -> Array:
-            each = [token - xp.take(entries, around[:, j], axis=0) for j in range(self.neighbours)]
-            far = xp.stack([xp.sqrt(xp.sum(x * x, axis=1)) for x in each], axis=1)
-            shares = xp.exp(far - xp.max(far, axis=1, keepdims=True))
-            return 1 - shares[:, 0] / xp.sum(shares, axis=1)
-
-        return arrays.by_tiles(weights, token, around)
+        nearest_entry = xp.take(entries, nearest[:, 0], axis=0)
+        _, around = nearest_rows(self.bank, nearest_entry, self.neighbours)
+        each = [token - xp.take(entries, around[:, j], axis=0) for j in range(self.neighbours)]
+        far = xp.stack([xp.sqrt(xp.sum(x * x, axis=1)) for x in each], axis=1)
+        shares = xp.exp(far - xp.max(far, axis=1, keepdims=True))
+        return 1 - shares[:, 0] / xp.sum(shares, axis=1)
