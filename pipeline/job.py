@@ -79,7 +79,8 @@ def run(
 
     ``part`` (i, n) folds the i-th of n shares of the blocks of a pass: n such runs side by side
     leave nothing to read to the last of them. ``pin`` is the directory of an earlier run, or
-    ``LATEST``: its first passes are kept as they were.
+    ``LATEST``: its first passes are kept as they were. A job with ``seeds`` runs on each of their
+    stores, in runs of their own, and then reports the means.
 
     Raises :class:`~pipeline.errors.BudgetError` before anything is read for the fit if a worker
     could not hold what the plan projects, :class:`~pipeline.errors.LockedError` where another run
@@ -87,6 +88,8 @@ def run(
     """
     config = config if isinstance(config, JobConfig) else load(config)
     told = progress or Silent()
+    if config.seeds:
+        return _run_seeds(config, command, told, part, pin)
     began = time.perf_counter()
     fill(config, told)
     prepared = Prepared(config)
@@ -95,6 +98,30 @@ def run(
     planned.check()
     with _alone(config, part) as held:
         return _run(config, prepared, planned, command, told, part, earlier, held, began)
+
+
+def _run_seeds(
+    config: JobConfig,
+    command: str,
+    told: Progress,
+    part: tuple[int, int] | None,
+    pin: str | Path | None,
+) -> Done:
+    if pin is not None and str(pin) != LATEST:
+        raise ConfigError(f"pin: {pin}; a job with seeds has one run for each: pin it to {LATEST}")
+    done = []
+    for place, seed in enumerate(config.each(), 1):
+        told.say(f"seed {place} of {len(config.seeds)}: {seed.store}")
+        done.append(run(seed, command=command, progress=told, part=part, pin=pin))
+    with _alone(config, part) as held:
+        directory = _run_directory(config)
+        results = report.averaged(
+            [report.read(one.directory) for one in done], name=config.name, run=directory.name
+        )
+        held.check()
+        html = report.write_report(results, directory)
+        _write_latest(directory)
+    return Done(results, directory, html)
 
 
 @contextmanager

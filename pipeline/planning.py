@@ -48,6 +48,7 @@ from pipeline.plan import (
     wrapped,
 )
 from pipeline.procedure import TRAIN
+from pipeline.selection import selected, selection_jobs
 from pipeline.store import DeclaredSplit, Store
 from pipeline.workplace import client_of, pinned_to, projected, room_of
 
@@ -97,6 +98,22 @@ class Prepared:
             self._split(wanted.id),
             {name: [self._split(s) for s in names] for name, names in groups.items() if names},
         )
+
+    def selections(self, fitted: api.Fitted) -> dict[str, Job]:
+        """Return the jobs that choose among the members of sweeps."""
+        wanted = self.config.select
+        if wanted is None:
+            return {}
+        splits = (self._split(wanted.id), self._split(wanted.ood))
+        return selection_jobs(fitted, *splits, wanted.metric)
+
+    def selected(self, fitted: api.Fitted, outcomes: Mapping[str, Any]) -> api.Fitted:
+        """Return the fitted detectors once one of each sweep was chosen."""
+        wanted = self.config.select
+        if wanted is None:
+            return fitted
+        splits = (self._split(wanted.id), self._split(wanted.ood))
+        return selected(fitted, outcomes, *splits, wanted.metric)
 
     def evaluations(self, fitted: api.Fitted) -> dict[str, Job]:
         """Return the jobs of the evaluation."""
@@ -274,9 +291,15 @@ def plan_of(config: JobConfig, prepared: Prepared, earlier: api.Fitted | None = 
             prepared.fits, skip_nonfinite=skips, known=known, pin=pin, room=room
         )
         fitted = api.members_of(config.detectors, prepared.fits, outcomes, Trace(fitting))
-        jobs = prepared.evaluations(fitted)
-        scoring = rehearse(jobs, stage="score", skip_nonfinite=skips, room=room)[0] if jobs else []
-        return fitting + scoring, fitted
+        # Which members a selection will keep is unknown: room is made for all of them.
+        stages = {"select": prepared.selections(fitted), "score": prepared.evaluations(fitted)}
+        later = [
+            pass_
+            for stage, jobs in stages.items()
+            if jobs
+            for pass_ in rehearse(jobs, stage=stage, skip_nonfinite=skips, room=room)[0]
+        ]
+        return fitting + later, fitted
 
     wanted = config.resources
     sketch, _ = passes_of(nothing_known, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -43,14 +44,20 @@ def plan(
         raise ConfigError("plan needs the YAML file of a job, or --synthetic SHAPE")
     asked = shapes.usual_job(overrides) if path is None else config.load(path, overrides)
     made_up = None if synthetic is None else shapes.made_up(synthetic, asked.fit.split)
-    planned = planning.plan(asked, pin=pin, synthetic=made_up)
-    rates = planning.rates_of(asked)
-    terminal.show(planned.explain(rates))
-    refused = ""
+    found: list[dict[str, Any]] = []
     try:
-        planned.check()
-    except BudgetError as error:
-        refused = str(error)
-        raise
+        for job in asked.each():
+            if asked.seeds:
+                terminal.show(f"seed {job.store}")
+            planned = planning.plan(job, pin=pin, synthetic=made_up)
+            rates = planning.rates_of(job)
+            terminal.show(planned.explain(rates))
+            found.append({**planned.to_dict(rates), "refused": None})
+            try:
+                planned.check()
+            except BudgetError as error:
+                found[-1]["refused"] = str(error)
+                raise
     finally:
-        terminal.emit({**planned.to_dict(rates), "refused": refused or None})
+        if found:
+            terminal.emit({"seeds": found} if asked.seeds else found[0])

@@ -272,7 +272,9 @@ class JobConfig(Section):
 
     version: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
-    store: Annotated[str, Field(min_length=1)]
+    store: str = ""
+    seeds: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    """Stores of one checkpoint each, instead of one store: numbers become their mean and spread."""
     classes: Count | None = None
     """Number of classes k of the splits that sources fill."""
     model: Factory | None = None
@@ -296,6 +298,15 @@ class JobConfig(Section):
     def text(self) -> str:
         """The YAML that the job was read from."""
         return self._text
+
+    def each(self) -> tuple[JobConfig, ...]:
+        """Return one job for each seed, or the job itself."""
+        return tuple(
+            self.model_copy(
+                update={"store": store, "seeds": (), "name": f"{self.name}-seed-{place}"}
+            )
+            for place, store in enumerate(self.seeds, 1)
+        ) or (self,)
 
     @property
     def detectors(self) -> dict[str, Detector]:
@@ -356,6 +367,20 @@ class JobConfig(Section):
         if wrong:
             raise refusal(*wrong)
         return entries
+
+    @model_validator(mode="after")
+    def _one_store_or_several(self) -> JobConfig:
+        if bool(self.store) == bool(self.seeds):
+            both = "both are given" if self.store else "neither is given"
+            text = f"{both}: a job has a store, or seeds, one store for each checkpoint"
+            raise refusal(detail(("store",), text))
+        if self.seeds and self.sources:
+            text = "the stores of seeds must be there: extract each by a job of its own"
+            raise refusal(detail(("sources",), text))
+        twice = [name for name in self.seeds if self.seeds.count(name) > 1]
+        if twice:
+            raise refusal(detail(("seeds",), f"{twice[0]} is in this list twice"))
+        return self
 
     @model_validator(mode="after")
     def _something_to_select(self) -> JobConfig:

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipeline.report.averages import averaged
 from pipeline.report.results import check, read, write, write_text
 from pipeline.report.schema import SCHEMA, Results
 from pipeline.report.text import comma_separated, headline, markdown, verdict_line
 
 __all__ = ["SCHEMA", "Results", "check", "headline", "read", "verdict_line", "write"]
-__all__ += ["write_report"]
+__all__ += ["averaged", "write_report"]
 
 
 def write_report(results: Mapping[str, Any], directory: Path | str) -> Path:

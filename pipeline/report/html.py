@@ -73,6 +73,7 @@ def render(results: Results) -> str:
         confusion=matrices.confusion(classification) if classification else "",
         agreement=_agreement(results),
         tied=bool(results.get("comparisons")),
+        seeds=len(results.get("seeds", ())),
         bar=memory_bar(results["memory"]),
     )
 

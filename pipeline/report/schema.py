@@ -10,13 +10,17 @@ SCHEMA = 1
 
 
 class Value(TypedDict):
-    """One number with its bounds; ``value`` is null where undefined, and ``reason`` says why."""
+    """One number with its bounds; ``value`` is null where undefined, and ``reason`` says why.
+
+    A mean over ``seeds`` has the number of each beside it.
+    """
 
     value: float | None
     lower: NotRequired[float | None]
     upper: NotRequired[float | None]
     exact: NotRequired[bool]
     reason: NotRequired[str]
+    seeds: NotRequired[list[float]]
 
 
 class Verdict(TypedDict):
@@ -226,3 +230,4 @@ class Results(TypedDict):
     memory: Memory
     conventions: list[str]
     provenance: Provenance
+    seeds: NotRequired[list[str]]

@@ -6,7 +6,7 @@ A ``Table`` holds numbers, bounds and marks once; the terminal, Markdown and the
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import fmean, stdev
 
 from pipeline.report.results import NOT_A_NUMBER
 from pipeline.report.schema import Results, Score, Value
@@ -66,16 +66,20 @@ class Cell:
     reason: str = ""
     mark: str = ""  # "best", "second" or nothing
     tied: bool = False  # with the best: the difference may be chance
+    seeds: tuple[float, ...] = ()  # the numbers whose mean it is
 
     @property
     def text(self) -> str:
         """Percent with two decimals, the bound rounded up; ``undefined`` where there is none.
 
-        ≈ before it: not told from the best of its column.
+        Behind a mean over seeds stands their standard deviation instead. ≈ before it: not told
+        from the best of its column.
         """
         if self.value is None:
             return "undefined"
         bound = f" ±{math.ceil(self.bound * 1e4) / 100:.2f}" if self.bound > 5e-7 else ""
+        if len(self.seeds) > 1:
+            bound = f" ± {percent(stdev(self.seeds))}"
         return ("≈ " if self.tied else "") + percent(self.value) + bound
 
 
@@ -260,7 +264,7 @@ def cell(value: Value) -> Cell:
         0.0 if lower is None else number - lower,
         0.0 if upper is None else upper - number,
     )
-    return Cell(number, bound)
+    return Cell(number, bound, seeds=tuple(value.get("seeds", ())))
 
 
 def _mean(
@@ -281,7 +285,8 @@ def _mean(
     if len(found) == 1:
         return replace(found[0], tied=alike)
     mean = fmean(one.value for one in found if one.value is not None)
-    return Cell(mean, fmean(one.bound for one in found), tied=alike)
+    seeds = tuple(map(fmean, zip(*(one.seeds for one in found), strict=True)))
+    return Cell(mean, fmean(one.bound for one in found), tied=alike, seeds=seeds)
 
 
 def _marked(table: Table) -> Table:

@@ -86,7 +86,9 @@ def headline(results: Results) -> RichTable:
 
 def _legend(results: Results) -> str:
     tied = "; ≈ cannot be told from the best" if results.get("comparisons") else ""
-    return f"best bold, second underlined{tied}; ↑ higher, ↓ lower is better"
+    seeds = len(results.get("seeds", ()))
+    spread = f"; ± standard deviation over {seeds} seeds" if seeds else ""
+    return f"best bold, second underlined{tied}; ↑ higher, ↓ lower is better{spread}"
 
 
 def comma_separated(results: Results) -> str:
