@@ -26,6 +26,8 @@ class SyntheticSplit:
 
     schema: Schema
     is_ood: bool = False
+    seed: int = 0
+    """Another seed makes other values, that favour their labels less."""
 
     @classmethod
     def of(cls, split: Split, *, every_class: bool = False) -> SyntheticSplit:
@@ -90,14 +92,14 @@ class SyntheticSplit:
         labels = np.arange(ROWS) % max(1, min(CLASSES, self.schema.classes))
         if name == "labels":
             return np.full(ROWS, -1) if self._unlabelled else labels
-        random = np.random.default_rng(len(name))
+        random = np.random.default_rng(len(name) + 1000 * self.seed)
         if name == "mask" or not (spec.shape or spec.memory_dtype.kind == "f"):
             return np.ones((ROWS, *spec.shape), spec.memory_dtype)
         values = random.standard_normal((ROWS, *spec.shape))
         if spec.memory_dtype.kind == "b":
             return values > 0
         if spec.shape:
-            values[np.arange(ROWS), ..., labels % spec.shape[-1]] += SEPARATION
+            values[np.arange(ROWS), ..., labels % spec.shape[-1]] += SEPARATION / (1 + self.seed)
         if spec.memory_dtype.kind != "f":  # integer features vary as well, within any dtype
             values = np.clip(np.rint(8 * values + 40), 0, 127)
         return values.astype(spec.memory_dtype)

@@ -30,6 +30,14 @@ def test_the_python_snippets_run_one_after_the_other(tmp_path):
     assert float(done.stdout) > 0.99
 
 
+def test_the_presets_shown_are_those_of_a_job():
+    from pipeline.config import parse
+
+    (entries,) = (block for block in blocks("yaml") if "preset:" in block)
+    job = parse(f"name: shown\nstore: s.zarr\n{entries}", "shown")
+    assert list(job.further_splits) == ["id/val"]
+
+
 def test_she_is_shown_whole():
     (shown,) = (block for block in blocks("python") if "class SHE" in block)
     assert shown == (ROOT / "pipeline" / "detectors" / "she.py").read_text()
@@ -43,7 +51,7 @@ def test_the_shipped_jobs_are_valid(name):
 
 
 def test_the_job_shown_can_be_planned(tmp_path):
-    (job,) = blocks("yaml")
+    (job,) = (block for block in blocks("yaml") if "declare:" in block)
     assert yaml.safe_load(job)["name"] == "big"
     (tmp_path / "big.yaml").write_text(job)
     done = subprocess.run(
