@@ -14,16 +14,16 @@ from pydantic import BaseModel, ValidationError
 from pipeline.config import document
 from pipeline.config.detector import DetectorConfig
 from pipeline.config.document import Document, Keys, Problem
-from pipeline.config.models import (
+from pipeline.config.job import JobConfig
+from pipeline.config.problems import did_you_mean, words
+from pipeline.config.sections import (
     Declared,
     Evaluate,
     Factory,
-    JobConfig,
     Report,
     Resources,
     Source,
 )
-from pipeline.config.problems import did_you_mean, words
 from pipeline.errors import ConfigError
 
 __all__ = ["Declared", "DetectorConfig", "Evaluate", "Factory", "JobConfig", "Report"]

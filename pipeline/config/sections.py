@@ -1,4 +1,4 @@
-"""What a job may say: one model per section of its YAML, every unknown key refused."""
+"""The sections of a job: one model each, every unknown key refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
-    PrivateAttr,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -19,13 +18,10 @@ from pydantic import (
 
 from pipeline.chunk import ArraySpec
 from pipeline.cluster import parse_nbytes, settle
-from pipeline.config import document
-from pipeline.config.detector import DetectorConfig
 from pipeline.config.problems import detail, did_you_mean, refusal
 from pipeline.detectors import fit_split_name
 from pipeline.errors import ConfigError, FeatfoldError
 from pipeline.heads import LDAHead
-from pipeline.procedure import Detector
 from pipeline.store import declaration, layout
 
 HEADS = ("auto", "lda", "stored")
@@ -75,7 +71,8 @@ def _cluster(kind: str) -> str:
     return kind
 
 
-def _size(given: Any, alternative: str = "") -> Any:
+def size_of(given: Any, alternative: str = "") -> Any:
+    """Return a size in bytes as a job may write it, or raise."""
     try:
         if isinstance(given, bool) or parse_nbytes(given) < 1:
             raise ConfigError
@@ -86,14 +83,15 @@ def _size(given: Any, alternative: str = "") -> Any:
 
 
 def _auto_or_size(given: Any) -> Any:
-    return given if given == "auto" else _size(given, ", or auto")
+    return given if given == "auto" else size_of(given, ", or auto")
 
 
 def _none_or_size(given: Any) -> Any:
-    return None if given is None else _size(given, ", or leave it out")
+    return None if given is None else size_of(given, ", or leave it out")
 
 
-def _head(given: Any) -> Any:
+def head_of(given: Any) -> Any:
+    """Return the head that a job may name, or raise."""
     if given in HEADS:
         return given
     if isinstance(given, dict) and set(given) == {"lda"}:
@@ -265,136 +263,3 @@ class Report(Section):
     """Where runs leave their results."""
 
     directory: str = "runs"
-
-
-class JobConfig(Section):
-    """A job: a store, what fills it, the detectors to fit and the splits to evaluate on."""
-
-    version: Literal[1] = 1
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
-    store: str = ""
-    seeds: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Stores of one checkpoint each, instead of one store: numbers become their mean and spread."""
-    classes: Count | None = None
-    """Number of classes k of the splits that sources fill."""
-    model: Factory | None = None
-    """Model of the sources that name none."""
-    sources: tuple[Source, ...] = ()
-    block: Annotated[Any, BeforeValidator(_size)] = f"{layout.BLOCK_NBYTES // 2**20}MiB"
-    """Logical bytes of a block of the splits that sources fill: the unit of work and of resume."""
-    declare: dict[SplitName, Declared] = Field(default_factory=dict)
-    head: Annotated[Any, BeforeValidator(_head)] = "auto"
-    entries: tuple[DetectorConfig, ...] = Field(alias="detectors")
-    fit: Fit = Fit()
-    nonfinite: Literal["raise", "skip"] = "raise"
-    select: Select | None = None
-    evaluate: Evaluate | None = None
-    resources: Resources = Resources()
-    report: Report = Report()
-
-    _text: str = PrivateAttr(default="")
-
-    @property
-    def text(self) -> str:
-        """The YAML that the job was read from."""
-        return self._text
-
-    def each(self) -> tuple[JobConfig, ...]:
-        """Return one job for each seed, or the job itself."""
-        return tuple(
-            self.model_copy(
-                update={"store": store, "seeds": (), "name": f"{self.name}-seed-{place}"}
-            )
-            for place, store in enumerate(self.seeds, 1)
-        ) or (self,)
-
-    @property
-    def detectors(self) -> dict[str, Detector]:
-        """The detectors by id; the head of those that have one is still to be given."""
-        return {name: made for entry in self.entries for name, made in entry.members.items()}
-
-    @property
-    def further_splits(self) -> dict[str, list[str]]:
-        """Splits that detectors are fitted on instead of that of the job, with their ids."""
-        found: dict[str, list[str]] = {}
-        for entry in self.entries:
-            if entry.fit_split not in ("", self.fit.split):
-                found.setdefault(entry.fit_split, []).extend(entry.members)
-        return found
-
-    @property
-    def block_nbytes(self) -> int:
-        """Bytes of a block."""
-        return parse_nbytes(self.block)
-
-    def resolved(self) -> str:
-        """Return YAML with every default written out, which loads to the same job."""
-        return document.dump(self.model_dump(mode="json", by_alias=True))
-
-    @field_validator("sources", mode="after")
-    @classmethod
-    def _complete(cls, sources: tuple[Source, ...], info: ValidationInfo) -> tuple[Source, ...]:
-        if sources and info.data.get("classes", 0) is None:
-            raise ConfigError("classes is missing at top level: how many classes do labels have?")
-        names = [source.split for source in sources]
-        usual = info.data.get("model")
-        wrong = []
-        for n, (source, name) in enumerate(zip(sources, names, strict=True)):
-            if name in names[:n]:
-                first = ("sources", names.index(name), "split")
-                wrong.append(detail((n, "split"), f"{name} has a source", other=first))
-            if source.model is None and usual is None and "model" in info.data:
-                text = "no model: give one here, or one for all sources at top level"
-                wrong.append(detail((n,), text))
-        if wrong:
-            raise refusal(*wrong)
-        return tuple(s if s.model else s.model_copy(update={"model": usual}) for s in sources)
-
-    @field_validator("entries", mode="after")
-    @classmethod
-    def _distinct(cls, entries: tuple[DetectorConfig, ...]) -> tuple[DetectorConfig, ...]:
-        if not entries:
-            raise ConfigError("expected at least one")
-        ids = [(n, name) for n, entry in enumerate(entries) for name in entry.members]
-        first = {name: n for n, name in reversed(ids)}
-        wrong = [
-            detail(
-                (n, "id"), f"two detectors are called {name!r}, give one another id",
-                other=("detectors", first[name]),
-            )
-            for n, name in ids if first[name] != n
-        ]  # fmt: skip
-        if wrong:
-            raise refusal(*wrong)
-        return entries
-
-    @model_validator(mode="after")
-    def _one_store_or_several(self) -> JobConfig:
-        if bool(self.store) == bool(self.seeds):
-            both = "both are given" if self.store else "neither is given"
-            text = f"{both}: a job has a store, or seeds, one store for each checkpoint"
-            raise refusal(detail(("store",), text))
-        if self.seeds and self.sources:
-            text = "the stores of seeds must be there: extract each by a job of its own"
-            raise refusal(detail(("sources",), text))
-        twice = [name for name in self.seeds if self.seeds.count(name) > 1]
-        if twice:
-            raise refusal(detail(("seeds",), f"{twice[0]} is in this list twice"))
-        return self
-
-    @model_validator(mode="after")
-    def _something_to_select(self) -> JobConfig:
-        swept = any(len(entry.members) > 1 for entry in self.entries)
-        if self.select is not None and not swept:
-            text = "no option of a detector is a list: there is nothing to choose from"
-            raise refusal(detail(("select",), text))
-        return self
-
-    @model_validator(mode="after")
-    def _tested_on_other_rows(self) -> JobConfig:
-        tested = self.evaluate.id if self.evaluate else ""
-        seen = {self.fit.split: ["the job"], **self.further_splits}.get(tested)
-        if seen:
-            text = f"{tested} is what {', '.join(seen)} is fitted on; evaluate on other rows"
-            raise refusal(detail(("evaluate", "id"), text))
-        return self
