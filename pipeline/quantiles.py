@@ -30,8 +30,9 @@ from pipeline.views import Valid, View
 
 Host = np.ndarray[Any, Any]
 
-LEAST_ROOM, MOST_ROOM = 256, 1024
-"""Bins of a column, where each has quantiles of its own."""
+BINS = 2**20
+"""Bins of all groups together: 16 MiB of state."""
+LEAST_ROOM = 16
 
 
 def quantiles(
@@ -88,30 +89,29 @@ def order_statistics(
     """
     entries = int(np.prod(of.shape(schema), dtype=np.int64))
     columns = entries if per_column else 1
-    values = schema.rows * entries // columns
-    room = _room(values) if per_column else ROOM
-    asked = ValueCounts(of, *everything(columns), where, room)
+    asked = ValueCounts(of, *everything(columns), where, _room(columns))
+    planned = _planned(schema.rows * entries // columns, asked.room)
     search: _Search | None = None
     passes = 0
     while search is None or not search.ended:
         if search is not None:
-            asked = ValueCounts(of, *search.bounds(), where, room)
+            low, high = search.bounds()
+            asked = ValueCounts(of, low, high, where, _room(math.prod(low.shape)))
         counted: Counted = (yield {"values": asked})["values"]
         passes += 1
         if search is None:
             search = _Search.beginning(counted, columns, wanted)
         # Made-up rows are few: the plan is to show the passes that many take.
-        search.narrow(counted, pretend=REHEARSING.get() and passes < _expected(values, room))
+        search.narrow(counted, pretend=REHEARSING.get() and passes < planned)
     return search.count, values_of(search.found)
 
 
-def _room(rows: int) -> int:
-    """Return the bins of each column: enough for two passes, within what all of them may take."""
-    enough = 1 << max(1, 4 * math.isqrt(max(rows, 1)) - 1).bit_length()
-    return min(max(enough, LEAST_ROOM), MOST_ROOM)
+def _room(groups: int) -> int:
+    """Return the bins of each group: a power of two, less where there are many groups."""
+    return 1 << (max(LEAST_ROOM, min(ROOM, BINS // groups)).bit_length() - 1)
 
 
-def _expected(values: int, room: int) -> int:
+def _planned(values: int, room: int) -> int:
     """Return the passes to plan for: a quarter of the bins is where most of the values are."""
     return 1 if values <= room else 2 if values <= room * room // 16 else 3
 

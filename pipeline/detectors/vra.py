@@ -29,10 +29,10 @@ class VRA:
     g(z) = min(z, b) where z >= a, else 0; with ``below: clip`` it is a there. a and b are the exact
     percentiles ``low`` and ``high`` of the fit rows: of each feature, or with ``scope: all`` of all
     n x d activations, linear between the two nearest. Fit: two passes, the first beside that of an
-    lda head; a third above 65,536 rows (``all``: 10^9 values), or where very many values crowd;
-    one for 256 rows and fewer (131,072 values). State: at most d x 1,024 x 16 bytes for each bin
-    of a feature that is searched, 2.1 MB with ``all``. Every percentile shares the first pass. The
-    second depends on the first.
+    lda head; a third above (2^18 / d)^2 rows (``all``: 10^9 values), or where very many values
+    crowd; one for 2^20 / d rows and fewer (131,072 values). State: at most 16.8 MB, with ``all``
+    2.1 MB for each bin that is searched. Every percentile shares the first pass. The second
+    depends on the first.
 
     Raises :class:`ConfigError` for a head without weights, one over other features, percentiles
     outside 0 to 100 or out of order, and an unknown ``below`` or ``scope``.

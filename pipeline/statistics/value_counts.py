@@ -87,6 +87,10 @@ class ValueCounts:
     def _groups(self) -> int:
         return math.prod(self.low.shape)
 
+    @property
+    def _bins(self) -> int:
+        return self._groups * self.room
+
     def empty(self, schema: Schema) -> Counted:
         shape, (_, columns) = self.of.shape(schema), self.low.shape
         if len(shape) > 1 or columns not in (1, *shape):
@@ -136,17 +140,7 @@ class ValueCounts:
         if 0 in (a.keys.shape[0], b.keys.shape[0]):
             kept_one = a if b.keys.shape[0] == 0 else b
             return self._fitted(Counted(*(xp.asarray(x, copy=True) for x in kept_one)))
-        shifts = xp.maximum(a.shifts, b.shifts)
-        group = xp.concat((_group_ids(a), _group_ids(b)))
-        keys = _without_bits(xp.concat((a.keys, b.keys)), shifts, group)
-        order = _order(keys, group, shifts)
-        both = Counted(
-            xp.take(keys, order),
-            xp.take(xp.concat((a.counts, b.counts)), order),
-            a.sizes + b.sizes,
-            shifts,
-        )
-        return self._fitted(_cut(both, shifts))
+        return self._fitted(_cut(_joined(a, b), xp.maximum(a.shifts, b.shifts)))
 
     def _fitted(self, counted: Counted) -> Counted:
         """Return the counts in bins just coarse enough for the room."""
@@ -172,15 +166,25 @@ class ValueCounts:
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         entries = int(np.prod(self.of.shape(schema), dtype=np.int64))
-        piece = min(rows * entries, max(PIECE_VALUES, entries))
-        held = min(self._groups * self.room, rows * entries) if rows else self._groups * self.room
-        return 10 * rows * entries + 130 * (piece + 2 * held) + 2000 * self._groups
+        piece = min(rows * entries, max(PIECE_VALUES, entries)) if rows else self._bins
+        return 10 * rows * entries + 100 * (self._bins + piece) + 2000 * self._groups
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None
 
     def join(self, results: Any) -> Any:
         return results
+
+
+def _joined(a: Counted, b: Counted) -> Counted:
+    """Return the bins of both in one order, those of equal keys beside each other."""
+    xp = arrays.namespace(a.keys, b.keys)
+    shifts = xp.maximum(a.shifts, b.shifts)
+    group = xp.concat((_group_ids(a), _group_ids(b)))
+    keys = _without_bits(xp.concat((a.keys, b.keys)), shifts, group)
+    order = _order(keys, group, shifts)
+    counts = xp.take(xp.concat((a.counts, b.counts)), order)
+    return Counted(xp.take(keys, order), counts, a.sizes + b.sizes, shifts)
 
 
 def _group_ids(counted: Counted) -> Array:
