@@ -42,7 +42,7 @@ def test_a_file_a_list_and_a_constant_are_the_same_weights(tmp_path):
     assert WeightedEnergy(Const(np.asarray(exact))) == given
     for entry in (str(path), list(exact)):
         config = DetectorConfig.model_validate({"name": "weighted_energy", "weights": entry})
-        assert config.detector == given
+        assert list(config.members.values()) == [given]
 
 
 @pytest.mark.parametrize(
