@@ -21,15 +21,18 @@ FEATURES = 128
 MOST_MATRICES = 60
 """Classes of a detector that multiplies by a matrix for each of them."""
 
+NEEDED: dict[str, dict[str, Any]] = {"ash": {"variant": "b"}}
+"""Options without a default."""
+
 
 def scorer_of(name: str, classes: int) -> Any:
     train = Shape(2 * classes + 200, 1, FEATURES, classes).data
     rng = np.random.default_rng(1)
     head = LinearHead(Const(rng.standard_normal((classes, FEATURES))), Const(np.ones(classes)))
     try:
-        return drive.outcome(load(name)(), train.cut())
+        return drive.outcome(load(name)(**NEEDED.get(name, {})), train.cut())
     except ConfigError:  # stored logits are not enough
-        return drive.outcome(load(name)(head=head), train.cut())
+        return drive.outcome(load(name)(head=head, **NEEDED.get(name, {})), train.cut())
 
 
 def used_and_declared(scorer: Any, rows: int, classes: int, *, views: bool) -> tuple[int, int]:
