@@ -7,7 +7,6 @@ fewer of them needs no other statistic.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -67,20 +66,26 @@ def principal_space(moment: Host, products: str = "float64") -> PrincipalSpace:
     """Return the principal directions of a second moment (d, d).
 
     ``products`` is the dtype in which the products of the moment were formed: it bounds the rank.
-    The last few are remembered, since a sweep shares them; a rehearsal has the axes of the
-    features. Raises :class:`DataError` for a moment that is not finite.
+    The last one is remembered, since a sweep shares it; a rehearsal has the axes of the features.
+    Raises :class:`DataError` for a moment that is not finite.
     """
     if REHEARSING.get():
         d = len(moment)
         return PrincipalSpace(np.eye(d), np.ones(d), d)
     if not np.isfinite(moment).all():
         raise DataError("the second moment of the fit rows is not finite; look for huge features")
-    return _space(Const(moment), products)
+    key = (Const(moment).digest, products)
+    space = _LAST.get(key)
+    if space is None:
+        _LAST.clear()  # before the next is made: matrices of thousands of rows are large
+        space = _LAST[key] = _decomposed(moment, products)
+    return space
 
 
-@lru_cache(maxsize=2)
-def _space(constant: Const, products: str) -> PrincipalSpace:
-    moment = constant.array
+_LAST: dict[tuple[str, str], PrincipalSpace] = {}
+
+
+def _decomposed(moment: Host, products: str) -> PrincipalSpace:
     axes, rank = principal_axes(moment, products)
     variances = np.maximum(np.einsum("ij,ij->j", axes, moment @ axes), 0.0)
     return PrincipalSpace(axes, variances, rank)
@@ -99,11 +104,18 @@ def as_components(wanted: float) -> int | float:
     return wanted if wanted < 1 else int(wanted)
 
 
-def refuse_components(wanted: float | None, d: int, rows: int, name: str = "components") -> None:
-    """Raise :class:`ConfigError` for as many components as features, or as fit rows."""
-    if d < 2 or (wanted is not None and wanted >= d):
-        raise ConfigError(f"{name}: {wanted} of {d} features leaves no residual; choose below {d}")
-    if wanted is not None and 0 < rows <= wanted:
+def refuse_components(
+    wanted: float | None, d: int, rows: int, name: str = "components", left_out: int = 1
+) -> None:
+    """Raise :class:`ConfigError` where components leave out less of d features, or of the rows."""
+    if d < 2:
+        raise ConfigError(f"{name}: one feature has no principal directions; at least 2 are needed")
+    if wanted is None:
+        return
+    if wanted > d - left_out:
+        what = "leaves no residual; choose it below" if left_out else "are too many; choose up to"
+        raise ConfigError(f"{name}: {wanted} of {d} features {what} {d}")
+    if 0 < rows <= wanted:
         raise ConfigError(
             f"{name}: {wanted} leaves no residual of {rows} fit rows; choose it well below {rows} "
             "or fit on more rows"

@@ -108,6 +108,12 @@ def test_what_leaves_no_residual_is_refused(wanted, d, rows):
         refuse_components(wanted, d, rows, "dim")
 
 
+def test_all_features_may_be_components_where_none_is_to_be_left_out():
+    refuse_components(8, 8, 100, left_out=0)
+    with pytest.raises(ConfigError, match="components: 9 of 8 features are too many"):
+        refuse_components(9, 8, 100, left_out=0)
+
+
 def test_rows_that_are_not_known_yet_refuse_nothing():
     refuse_components(7, 8, 0)
 

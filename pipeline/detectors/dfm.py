@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -77,12 +78,13 @@ class DFM:
 
     def passes(self, schema: Schema) -> Passes[DistanceScorer]:
         statistic = self._moments()
-        d = statistic.of.shape(schema)[-1]
-        refuse_components(self.components if self.components >= 1 else None, d, schema.rows)
+        *tokens, d = statistic.of.shape(schema)
+        left_out = 1 if self.score == "reconstruction" else 0
+        number = self.components if self.components >= 1 else None
+        refuse_components(number, d, schema.rows * prod(tokens), left_out=left_out)
         results = yield {"moments": statistic}
         moments: Moments = results["moments"]
         space = principal_space(moments.overall_covariance, statistic.products)
-        left_out = 1 if self.score == "reconstruction" else 0
         q = space.components(self.components, "dfm", left_out)
         axes, origin = space.axes[:, :q], Const(moments.overall_mean)
         note = f"{q} of {d} components, the fit rows span {space.rank}; {space.held(q):.2%} held"

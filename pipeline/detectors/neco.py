@@ -52,13 +52,13 @@ class NECO:
     Raises :class:`ConfigError` for unknown options, and for ``dim`` >= d or >= the fit rows;
     :class:`DataError` for ``dim`` at least what they span.
 
-    Reference: Ammar, Belkhir, Popescu, Manzanera and Franchi 2024, "NECO: neural collapse based
+    Reference: Ben Ammar, Belkhir, Popescu, Manzanera and Franchi 2024, "NECO: neural collapse based
     out-of-distribution detection", ICLR 2024, arXiv 2310.06823.
     Differs from the reference code: eigenvectors of a streamed float64 correlation; the choices
     that it makes by the name of the network are options.
     """
 
-    paper: ClassVar[str] = "Ammar et al. 2024"
+    paper: ClassVar[str] = "Ben Ammar et al. 2024"
     formula: ClassVar[str] = "- length in the principal space over length"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
 

@@ -18,7 +18,6 @@ from pipeline.heads import (
     StoredHead,
     beside_head,
     refuse_other_features,
-    refuse_without_weights,
 )
 from pipeline.linalg import check_regularisation, whiten
 from pipeline.procedure import Passes
@@ -39,8 +38,9 @@ class PNML:
     x = z / |z| of the pooled features z (n, d) that the head reads, G = sum x x' over the fit rows,
     p (k,) the softmax of the head. It is 0 for a row that the fit rows leave no freedom, and grows
     with g: a row outside of what they span has g = 1. ``probabilities: normalized`` applies the
-    head to x, as the paper does (its bias then counts for more than it was trained to);
-    ``probabilities: raw`` to z, and then stored logits are enough.
+    head to x, as the reference code does; ``probabilities: raw`` to z, for which stored logits are
+    enough, and which a head with a large bias needs, such as lda: beside unit vectors it decides
+    alone.
 
     G is regularised as the covariance of mahalanobis is: ``ridge``, relative to trace / d, takes a
     row outside of the span to g = 1; ``pinvh`` does not see what is outside. A zero vector has
@@ -73,18 +73,18 @@ class PNML:
         if self.probabilities not in PROBABILITIES:
             known = " or ".join(PROBABILITIES)
             raise ConfigError(f"probabilities: {self.probabilities!r} is unknown; choose {known}")
-        if self.covariance not in REGULARISATIONS:
-            known = " or ".join(REGULARISATIONS)
-            raise ConfigError(f"covariance: {self.covariance!r} is unknown; choose {known}")
-        check_regularisation(self.covariance, self.ridge)
+        check_regularisation(self.covariance, self.ridge, REGULARISATIONS)
 
     def passes(self, schema: Schema) -> Passes[PNMLScorer]:
         if schema.classes < 2:
             raise ConfigError(f"pnml needs at least 2 classes, the split declares {schema.classes}")
         features = Pooled(self.pool, self.field)
         directions = normalized(features, 1.0)
-        if self.probabilities == "normalized":
-            refuse_without_weights(self.head, "pnml")
+        if self.probabilities == "normalized" and isinstance(self.head, StoredHead):
+            raise ConfigError(
+                "pnml applies the head to unit vectors and needs its weights: choose head: "
+                "{weights: FILE}, or probabilities: raw, for which stored logits are enough"
+            )
         logits: Any
         moments: Moments
         logits, moments = yield from beside_head(self.head, schema, ClassMoments(of=directions))

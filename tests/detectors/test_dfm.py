@@ -121,6 +121,31 @@ def test_fewer_rows_than_features():
     np.testing.assert_allclose(found, reconstruction(x, test, q), rtol=1e-9)
 
 
+def test_condition_1e13_scores_as_singular_vectors_do():
+    rotation = np.linalg.qr(noise(40, 40, seed=3))[0]
+    x = noise(500, 40) * np.logspace(0, -6.5, 40) @ rotation
+    test = noise(50, 40, seed=1) * np.logspace(0, -6.5, 40) @ rotation
+    for q in (5, 20):
+        found = scores(DFM(components=q), x, test)
+        np.testing.assert_allclose(found, reconstruction(x, test, q), rtol=1e-4)
+        assert (found >= 0).all()
+
+
+def test_more_components_than_images_but_not_than_tokens():
+    features = np.random.default_rng(0).standard_normal((6, 9, 12))
+    data = Data({"features": features, "labels": np.arange(6) % 2}, 2)
+    scorer = drive.outcome(DFM(components=8, pool="tokens"), data.cut())
+    assert scorer.notes[0].startswith("8 of 12 components, the fit rows span 12")
+
+
+def test_a_likelihood_may_use_every_direction():
+    x, test = noise(200), noise(9, seed=1)
+    found = scores(DFM("likelihood", components=12), x, test)
+    np.testing.assert_allclose(found, likelihood(x, test, 12), rtol=1e-9)
+    with pytest.raises(ConfigError, match="components: 13 of 12 features are too many"):
+        scores(DFM("likelihood", components=13), x, test)
+
+
 def test_image_scores_of_tokens():
     features = np.random.default_rng(0).standard_normal((30, 6, 4))
     data = Data({"features": features, "labels": np.arange(30) % 2}, 2)

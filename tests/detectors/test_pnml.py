@@ -167,7 +167,7 @@ def test_options_are_refused_before_anything_is_read(options):
 
 
 def test_stored_logits_are_refused_where_the_head_reads_unit_vectors():
-    with pytest.raises(ConfigError, match="pnml needs the weights of the head"):
+    with pytest.raises(ConfigError, match=r"needs its weights.*probabilities: raw"):
         next(PNML().passes(rows(noise(9)).schema))
     with pytest.raises(MissingInputError, match="stores no 'logits'"):
         next(PNML(probabilities="raw").passes(rows(noise(9)).schema))

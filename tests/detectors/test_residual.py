@@ -3,7 +3,7 @@ import pytest
 import reference_formulas as reference
 
 from pipeline.content import Const
-from pipeline.detectors import Residual, ViM
+from pipeline.detectors import Residual, ViM, make
 from pipeline.engine import Job, Trace, rehearse, run_jobs
 from pipeline.errors import ConfigError, DataError
 from pipeline.heads import LDAHead, LinearHead
@@ -77,6 +77,12 @@ def test_a_sweep_alone_takes_the_first_pass_of_vim():
     _, asked = statistics_of({str(dim): Residual(HEAD, dim) for dim in (None, 1, 5, 11)})
     _, of_vim = statistics_of({"vim": ViM(HEAD)})
     assert [set(pass_) for pass_ in asked] == [set(of_vim[0])]
+
+
+def test_the_preset_of_openood_has_its_dimensions_and_split():
+    chosen = make("residual", preset="openood-1.5", head=HEAD)
+    assert chosen.detector == Residual(HEAD, 512)
+    assert chosen.fit_split == "id/val"
 
 
 def test_an_offset_of_the_features_does_not_cancel():

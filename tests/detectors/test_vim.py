@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 import reference_formulas as reference
+from scipy import special
 
 from pipeline.content import Const
-from pipeline.detectors import ViM
+from pipeline.detectors import ViM, make
 from pipeline.engine import Job, Trace, rehearse, run_jobs
 from pipeline.errors import ConfigError, DataError
 from pipeline.heads import LDAHead, LinearHead
@@ -40,6 +41,22 @@ def rows(features, seed=0, classes=5):
 
 def noise(n, d=12, seed=0):
     return np.random.default_rng(seed).standard_normal((n, d))
+
+
+def test_the_preset_of_openood_has_its_scores():
+    x, test = noise(900, 300) + 0.5, noise(40, 300, seed=1)
+    weight, bias = noise(5, 300, seed=2), 30.0 + BIAS
+    u = -np.linalg.pinv(weight) @ bias
+    values, vectors = np.linalg.eig((x - u).T @ (x - u) / len(x))
+    outside = vectors[:, np.argsort(-values)[256:]]
+    logits, residuals = x @ weight.T + bias, np.linalg.norm((x - u) @ outside, axis=1)
+    alpha = logits.max(axis=1).mean() / residuals.mean()
+    virtual = alpha * np.linalg.norm((test - u) @ outside, axis=1)
+    confidence = special.logsumexp(test @ weight.T + bias, axis=1) - virtual
+    head = LinearHead(Const(weight), Const(bias))
+    detector = make("vim", preset="openood-1.5", head=head).detector
+    found = drive.scores_of(drive.outcome(detector, rows(x).cut()), rows(test).cut())
+    np.testing.assert_allclose(found, -confidence, rtol=1e-9)
 
 
 def test_an_unknown_precision_is_refused_at_once():
