@@ -265,6 +265,7 @@ def score(
     fitted: Mapping[str, FittedDetector],
     data: Any,
     *,
+    per_image: bool = False,
     nonfinite: str = "raise",
     cluster: str = "auto",
     workers: int | None = None,
@@ -273,13 +274,15 @@ def score(
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the scores of every fitted detector by id, all from one pass over ``data``.
 
-    float64 (n,), or (n, t) of token detectors; higher means more out-of-distribution. Rows that are
-    not finite are an error; with ``nonfinite="skip"`` they score what they score, mostly NaN.
+    float64 (n,), or maps (n, t) of token detectors, NaN for masked tokens; ``per_image`` makes one
+    score of each, as the detector's ``image`` says. Higher means more out-of-distribution. Rows
+    that are not finite are an error, with ``nonfinite="skip"`` they score what they score.
     """
+    view = Scored if per_image else Scores
     tables = over_rows(
         fitted,
         data,
-        lambda member: Tabled(Scores(member.scorer)),
+        lambda member: Tabled(view(member.scorer)),
         nonfinite=nonfinite,
         cluster=cluster,
         workers=workers,

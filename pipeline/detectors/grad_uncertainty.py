@@ -45,6 +45,7 @@ class GradUncertainty:
 
     def passes(self, schema: Schema) -> Passes[GradUncertaintyScorer]:
         features = Pooled(self.pool, self.field)
+        features.shape(schema)
         logits = yield from self.head.passes(schema)
         refuse_other_features(logits, features, "grad_uncertainty")
         present = logits_present(logits)

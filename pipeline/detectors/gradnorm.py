@@ -55,6 +55,7 @@ class GradNorm:
 
     def passes(self, schema: Schema) -> Passes[GradNormScorer]:
         features = Pooled(self.pool, self.field)
+        features.shape(schema)
         logits = yield from self.head.passes(schema)
         refuse_other_features(logits, features, "gradnorm")
         present = logits_present(logits)

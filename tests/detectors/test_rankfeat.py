@@ -17,6 +17,7 @@ from pipeline.testing import (
     labelled,
     planted,
 )
+from pipeline.testing.memory_laws import MemoryLaws
 from pipeline.testing.recipes import Shape, regular
 from pipeline.views import Tokens
 from pipeline.views.rank_one import WithoutRankOne

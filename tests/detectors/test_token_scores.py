@@ -1,0 +1,111 @@
+"""What detectors make of tokens: maps and image scores, taps, and masks, the same for all."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+
+import pipeline as ff
+from pipeline.content import Const, replaced
+from pipeline.detectors import load, name_of, names, required
+from pipeline.errors import ConfigError, FeatfoldError
+from pipeline.heads import LinearHead
+from pipeline.testing import assert_same, drive, labelled, planted
+from pipeline.testing.recipes import Data
+from pipeline.views import POOLS, Pooled
+
+
+def has(name: str, option: str) -> bool:
+    return option in {field.name for field in dataclasses.fields(load(name))}
+
+
+def those_with(option: str) -> list[str]:
+    return [name for name in names() if has(name, option) and not required(load(name))]
+
+
+def head_over(view: Pooled) -> LinearHead:
+    weight = 1.5 * np.eye(5, 12) + 0.1
+    return LinearHead(Const(weight), Const(4.0 - 0.5 * np.arange(5)), view)
+
+
+def fitted(name: str, data: Data, **options: Any) -> Any:
+    """Return the scorer of a detector, over a head that reads the features which it reads."""
+    made = load(name)(**options)
+    try:
+        return drive.outcome(made, data.cut())
+    except ConfigError:  # stored logits are not enough
+        view = Pooled(getattr(made, "pool", "mean"), getattr(made, "field", "features"))
+        return drive.outcome(replaced(made, head=head_over(view)), data.cut())
+
+
+def with_tap(data: Data, *, swapped: bool) -> Data:
+    """Return rows of two taps: their own features, and others that fit the same head."""
+    own = data.arrays["features"]
+    other = np.abs(own[:, ::-1] * 0.5 + 1).astype("f4")
+    first, second = (other, own) if swapped else (own, other)
+    return data.with_arrays(features=first, tap=second)
+
+
+@pytest.mark.parametrize("name", those_with("field"))
+def test_field_selects_a_tap(name: str) -> None:
+    plain = [with_tap(d, swapped=False) for d in (labelled(), planted())]
+    swapped = [with_tap(d, swapped=True) for d in (labelled(), planted())]
+    of_features = fitted(name, plain[0])
+    of_tap = fitted(name, swapped[0], field="tap")
+    assert "tap" in of_tap.fields
+    assert "features" not in of_tap.fields
+    expected = drive.scores_of(of_features, plain[1].cut())
+    assert_same(drive.scores_of(of_tap, swapped[1].cut()), expected)
+
+
+@pytest.mark.parametrize("how", [how for how in POOLS if how not in ("mean", "cls")])
+@pytest.mark.parametrize("name", those_with("pool"))
+def test_every_way_of_pooling_is_that_of_pooled_features(name: str, how: str) -> None:
+    vectors = []
+    for data in (labelled(), planted()):
+        ((chunk,),) = drive.chunks(data.cut(), data.arrays)
+        vectors.append(data.with_arrays(features=Pooled(how)(chunk)))
+    expected = drive.scores_of(fitted(name, vectors[0]), vectors[1].cut())
+    found = drive.scores_of(fitted(name, labelled(), pool=how), planted().cut())
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-9)
+
+
+TOKEN_SCORERS = those_with("image")
+
+
+@pytest.mark.parametrize("name", TOKEN_SCORERS)
+def test_maps_and_image_scores_can_both_be_had(name: str) -> None:
+    train, test = labelled(rows=120), planted(rows=20)
+    detector = load(name)(image="mean", **({"pool": "tokens"} if has(name, "pool") else {}))
+    fits = ff.fit({"it": detector}, {n: train.arrays[n] for n in ("features", "labels")})
+    features = test.arrays["features"]
+    maps = ff.score(fits, features)["it"]
+    assert maps.shape == features.shape[:2]
+    images = ff.score(fits, features, per_image=True)["it"]
+    np.testing.assert_allclose(images, maps.mean(axis=1), rtol=1e-12)
+    mask = np.ones(features.shape[:2], bool)
+    mask[:, 2], mask[4] = False, False
+    given = {"features": features, "mask": mask}
+    with_holes = ff.score(fits, given)["it"]
+    assert_same(np.isnan(with_holes), ~mask)
+    images = ff.score(fits, given, per_image=True)["it"]
+    assert np.isnan(images[4])
+    kept = np.arange(20) != 4
+    np.testing.assert_allclose(images[kept], np.nanmean(with_holes[kept], axis=1), rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", TOKEN_SCORERS)
+def test_an_unknown_image_score_is_refused_at_once(name: str) -> None:
+    with pytest.raises(ConfigError, match="image: 'median'"):
+        load(name)(image="median")
+
+
+@pytest.mark.parametrize("name", sorted({*those_with("field"), *those_with("image")}))
+def test_a_tap_that_is_not_there_is_named(name: str) -> None:
+    made = load(name)(field="layer3")
+    with pytest.raises(FeatfoldError, match=r"layer3|head"):
+        drive.outcome(made, labelled(rows=60).cut())
+    assert name_of(made) == name
