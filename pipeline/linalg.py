@@ -174,7 +174,10 @@ def regularise(covariance: Host, how: str, ridge: float, rows: int, tokens: int 
             return Regularised(factor, added, shrinkage, unit)
         except np.linalg.LinAlgError:
             continue
-    raise DataError(f"no Cholesky factor with a ridge of up to {ridges[-1]:.0e} {unit}")
+    raise DataError(
+        f"the covariance of the fit rows has no Cholesky factor with a ridge of up to "
+        f"{ridges[-1]:.0e} {unit}; choose a larger ridge"
+    )
 
 
 def oas_shrinkage(covariance: Host, rows: float) -> float:

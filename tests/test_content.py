@@ -189,6 +189,15 @@ def test_constants_compare_by_content() -> None:
     assert Const(x) != x.tobytes()
 
 
+def test_a_renamed_constant_counts_for_itself_and_shares_its_bytes() -> None:
+    one = Const(np.eye(3))
+    first, second = one.renamed("first"), one.renamed("second")
+    assert len({one, first, second, one.renamed("first")}) == 3
+    assert first.array is one.array
+    assert first.shape == (3, 3)
+    np.testing.assert_array_equal(second.like(np.zeros(1)), np.eye(3))
+
+
 def test_a_constant_cannot_change() -> None:
     x = np.zeros(3)
     window = x[:]

@@ -48,6 +48,11 @@ def test_pinvh_is_the_pseudo_inverse(rank: int) -> None:
     assert "pseudo-inverse" in white.note
 
 
+def test_a_ridge_that_never_suffices_is_an_error() -> None:
+    with pytest.raises(DataError, match=r"no Cholesky factor .* on the diagonal; choose a larger"):
+        regularise(1e30 * (np.ones((3, 3)) - 1e-9 * np.eye(3)), "jitter", 1e-6, 10)
+
+
 def test_a_ridge_grows_until_a_factor_exists() -> None:
     S = covariance(60, 3)
     S -= 1e-12 * np.trace(S) * np.eye(60)

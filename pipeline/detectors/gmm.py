@@ -115,7 +115,7 @@ class GMM:
         varies = _varies(count, means, np.trace(scatters.scatter, axis1=1, axis2=2)[present])
         few = 0 if self.covariance == "oas" else d
         within = scatters.scatter.sum(axis=0) / count.sum()
-        check_covariance(within)
+        check_covariance(within * varies.any())
         tied = None if varies.all() else self._regularised(within, int(count.sum()))
         fits = []
         for c, n, own in zip(present, count, varies, strict=True):
@@ -151,8 +151,8 @@ class GMM:
         count, means = moments.count[present], moments.mean[present]
         scatter = moments.scatter[present]
         within = scatter.sum(axis=0) / count.sum()
-        check_covariance(np.diag(within))
         varies = _varies(count, means, scatter.sum(axis=1))
+        check_covariance(np.diag(within * varies.any()))
         variance = np.where(varies[:, None], scatter / count[:, None], within)
         variance += self.ridge * variance.mean(axis=1, keepdims=True)
         d = variance.shape[1]

@@ -41,8 +41,8 @@ class Normalized:
     def nbytes(self, schema: Schema, rows: int) -> int:
         shape = self.shape(schema)
         itemsize = _itemsize(self.of, schema)
-        tile = min(rows, arrays.TILE_IMAGES if len(shape) == 2 else arrays.TILE_ROWS)
-        scaled = floats_nbytes(shape, rows, itemsize) + floats_nbytes(shape, tile, 48)
+        tile = min(rows * math.prod(shape[:-1]), arrays.TILE_ROWS)
+        scaled = floats_nbytes(shape, rows, itemsize) + floats_nbytes(shape[-1:], tile, 48)
         if len(shape) < 2 or "mask" not in schema.arrays:
             return scaled
         means = floats_nbytes(shape[1:], rows, 8 + itemsize)
@@ -52,8 +52,8 @@ class Normalized:
     def __call__(self, chunk: Chunk) -> Array:
         x = self.of(chunk)
         xp = arrays.namespace(x)
-        tile_rows = arrays.TILE_IMAGES if x.ndim == 3 else arrays.TILE_ROWS
-        y = arrays.by_tiles(lambda rows: _scaled(rows, self.beta), x, tile_rows=tile_rows)
+        flat = xp.reshape(x, (-1, x.shape[-1]))
+        y = xp.reshape(arrays.by_tiles(lambda rows: _scaled(rows, self.beta), flat), x.shape)
         if x.ndim < 3 or "mask" not in chunk.arrays:
             return y
         mean = xp.astype(_mean_of_valid(y, chunk, self), y.dtype)
@@ -116,10 +116,12 @@ def _scaled(x: Array, beta: float) -> Array:
     """Return vectors (..., d) over a power of their length, without overflow on the way."""
     xp = arrays.namespace(x)
     y = xp.astype(x, xp.float64)
-    largest = _or_one(xp.max(xp.abs(y), axis=-1, keepdims=True))
-    y /= largest
+    unit = xp.ones_like(y[..., :1])
+    if arrays.itemsize(x.dtype) == 8:  # squares of narrower floats neither overflow nor vanish
+        unit = _or_one(xp.max(xp.abs(y), axis=-1, keepdims=True))
+        y /= unit
     length = _or_one(xp.sqrt(xp.sum(y * y, axis=-1, keepdims=True)))
-    log_factor = (1.0 - beta) * (xp.log(largest) + xp.log(length))
+    log_factor = (1.0 - beta) * (xp.log(unit) + xp.log(length))
     bounded = xp.where(log_factor > LOG_LARGEST, xp.full_like(log_factor, LOG_LARGEST), log_factor)
     y *= xp.exp(bounded) / length
     return xp.astype(y, x.dtype, copy=False)

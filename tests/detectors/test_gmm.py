@@ -135,6 +135,11 @@ def test_rows_that_do_not_vary_are_an_error():
     for covariance in ("ridge", "oas", "jitter", "tied", "diagonal"):
         with pytest.raises(DataError, match="do not vary"):
             fitted(np.ones((4, 2)), [0, 0, 1, 1], GMM(covariance=covariance))
+    alike = np.array([[1e6 + 0.1, 0.3, 1 / 3]])
+    x, y = np.concatenate([np.tile(alike, (7, 1)), np.tile(7 * alike, (3, 1))]), [0] * 7 + [1] * 3
+    for covariance in ("ridge", "diagonal"):
+        with pytest.raises(DataError, match="do not vary"):
+            fitted(x, y, GMM(covariance=covariance))
 
 
 @pytest.mark.parametrize(
