@@ -95,7 +95,9 @@ class PatchCore:
         if REHEARSING.get():
             held = Const.repeated(entries[0], count)
             return Bank(sample.split, sample.view, count, sample.width, held), ()
-        chosen = np.sort(k_center(_projected(entries, self.seed), count, self.seed))
+        chosen = np.arange(count)
+        if count < sample.entries:
+            chosen = np.sort(k_center(_projected(entries, self.seed), count, self.seed))
         bank = Bank(sample.split, sample.view, count, sample.width, Const(entries[chosen]))
         radius = float(nearest_rows(bank, entries, 1)[0].max()) ** 0.5
         note = (

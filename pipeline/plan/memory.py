@@ -130,14 +130,15 @@ def _waiting_nbytes(work: Work, workers: int) -> int:
 def _tables_nbytes(work: Work, stage: str) -> int:
     """Bytes of what becomes of tables of rows: arrays of splits in memory, and banks.
 
-    What a fit asks for of a stored split becomes a bank, unless that stays in the files. One at a
-    time, it is there twice.
+    What a fit asks for of a stored split becomes a bank, unless that is too large and stays in the
+    files. One at a time, it is there twice.
     """
     split = work.split
     sizes = [8 * split.schema.rows * math.prod(r.view.shape(split.schema)) for r in work.rows]
     if not split.blocks or split.identity(split.blocks[0], frozenset()) is None:
         return 2 * sum(sizes) + max(sizes, default=0)
-    held = [min(nbytes, BANK_LIMIT_NBYTES) for nbytes in sizes] if stage == "fit" else []
+    limit = BANK_LIMIT_NBYTES if stage == "fit" else 0
+    held = [min(nbytes, limit) for nbytes in sizes if nbytes <= 2 * limit]  # of float32, half
     return sum(held) + max(held, default=0)
 
 

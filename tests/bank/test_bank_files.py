@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import pipeline as ff
 from pipeline.bank import building
 from pipeline.bank.search import search_nbytes
 from pipeline.chunk import ArraySpec
@@ -21,7 +22,7 @@ from pipeline.errors import CorruptError, MissingInputError
 from pipeline.plan import memory, project_client
 from pipeline.procedure import Rows, Scores
 from pipeline.store import Store, artifacts, reader
-from pipeline.testing import assert_same, drive
+from pipeline.testing import Data, assert_same, drive
 
 TOKENS, D, K, BLOCK_ROWS = 3, 16, 4, 50
 SPECS = {
@@ -36,6 +37,8 @@ DETECTORS = {
     "relation": Relation(power=2),
     "anomaly_dino": AnomalyDINO(max_bank=None),
 }
+
+NAMES = ("knn", "nnguide", "relation", "anomaly_dino", "patchcore")
 
 
 def rows(count, seed=0):
@@ -219,4 +222,35 @@ def test_the_client_counts_the_banks_that_it_makes(store, monkeypatch):
         return {part.name: part.nbytes for part in client.parts}["tables"]
 
     assert counted(2**30) == 2 * 500 * D * 8
-    assert counted(1000) == 2 * 1000
+    assert counted(500 * D * 4) == 2 * 500 * D * 4  # it may be of float32
+    assert counted(500 * D * 4 - 1) == 0
+
+
+def test_a_bank_of_several_splits_is_that_of_their_rows_together(store, tmp_path):
+    parts = (store.split("id/train"), store.split("id/test"))
+    job = {"it": Job(KNN(k=5), {"train": parts})}
+    bank = run_jobs(job, Threads(2, tmp_path))["it"].bank
+    each = [run_jobs({"it": Job(KNN(k=5), {"train": (part,)})})["it"].bank for part in parts]
+    np.testing.assert_array_equal(bank.held.array, np.concatenate([one.held.array for one in each]))
+
+
+def test_detectors_with_banks_are_fitted_saved_and_used_from_python(store, tmp_path):
+    test = store.split("id/test")
+    fitted_ones = ff.fit(list(NAMES), store.split("id/train"), cache=tmp_path / "cache")
+    fitted_ones.save(tmp_path / "fitted")
+    again = ff.api.Fitted.load(tmp_path / "fitted")
+    before, after = (ff.score(one, test, cache=tmp_path / "cache") for one in (fitted_ones, again))
+    assert_same(before, after)
+    assert {name: one.passes for name, one in fitted_ones.items()} == dict.fromkeys(NAMES, 1)
+    assert {one.rows for one in fitted_ones.values()} == {fitted_ones["knn"].rows}
+    assert fitted_ones["knn"].rows[0] == fitted_ones["knn"].scorer.bank.entries
+
+
+@pytest.mark.usefixtures("large")
+def test_rows_in_memory_make_a_bank_that_is_held(tmp_path, dask_client):
+    rng = np.random.default_rng(0)
+    x, labels = rng.standard_normal((300, 8)), rng.integers(-1, 2, 300)
+    data = Data({"features": x, "labels": labels}, 2).cut([[100], [200]])
+    for execute in (Threads(2), Dask(dask_client, tmp_path)):
+        bank = drive.outcome(KNN(k=5), data, execute).bank
+        np.testing.assert_array_equal(bank.held.array, x[labels >= 0])
