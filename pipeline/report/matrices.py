@@ -11,6 +11,7 @@ from pipeline.report.schema import Agreement, Classification
 CELL_TEXT_SIDE = 20
 CONFUSION_BLOCKS = 40
 LABEL_WIDTH = 5.6  # of a character, about
+LABEL_HEIGHT = 13
 MARGIN = 40
 
 
@@ -28,7 +29,7 @@ def confusion(classification: Classification) -> str:
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     small = k <= CELL_TEXT_SIDE
     shown = np.where(shares if small else shares >= 0.005, shares, 0.0)
-    figure, axes = _square(k, MARGIN)
+    figure, axes = _square(k, max(240, min(32 * k, 480)), MARGIN)
     _cells(axes, shown, [f"{n:.0f}" if n else "" for n in counts.ravel()] if small else [])
     step = 1 if small else -(-k // 10)
     ticks = np.arange(0, k, step)
@@ -45,14 +46,15 @@ def agreement(found: Agreement) -> str:
     """Rank correlation between detectors: alike in blue, contrary in orange; two decimals."""
     names = found["detectors"]
     matrix = np.array([[np.nan if r is None else r for r in row] for row in found["spearman"]])
-    margin = LABEL_WIDTH * max(map(len, names)) + 12
-    figure, axes = _square(len(names), margin)
+    k, margin = len(names), LABEL_WIDTH * max(map(len, names)) + 12
+    side = max(240, (32 if k <= CELL_TEXT_SIDE else LABEL_HEIGHT) * k)
+    figure, axes = _square(k, side, margin)
     words = [_hundredths(value) for value in matrix.ravel()]
-    _cells(axes, np.nan_to_num(matrix), words if len(names) <= CELL_TEXT_SIDE else [])
-    places = np.arange(len(names)) + 0.5
+    _cells(axes, np.nan_to_num(matrix), words if k <= CELL_TEXT_SIDE else [])
+    places = np.arange(k) + 0.5
     axes.set_xticks(places, names, rotation=90)
     axes.set_yticks(places, names)
-    return svg(figure, f"Spearman correlation between the scores of {len(names)} detectors")
+    return svg(figure, f"Spearman correlation between the scores of {k} detectors")
 
 
 def _hundredths(value: float) -> str:
@@ -60,9 +62,8 @@ def _hundredths(value: float) -> str:
     return "" if np.isnan(value) else f"{100 * value:.0f}"
 
 
-def _square(k: int, margin: float) -> tuple[Any, Any]:
+def _square(k: int, side: float, margin: float) -> tuple[Any, Any]:
     """Return a figure of k x k cells with room for labels below and on the left."""
-    side = max(240, min(32 * k, 560))
     whole = side + margin + 4
     figure = blank(whole, whole)
     axes = figure.add_axes((margin / whole, margin / whole, side / whole, side / whole))
