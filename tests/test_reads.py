@@ -8,10 +8,12 @@ import pytest
 
 from pipeline import detectors, evaluation
 from pipeline.chunk import ArraySpec
+from pipeline.config import load
+from pipeline.content import replaced
 from pipeline.engine import Dask, Threads, Trace, run, run_jobs
 from pipeline.evaluation import Sets
 from pipeline.heads import LDAHead
-from pipeline.inputs import with_head
+from pipeline.inputs import fit_jobs, with_head
 from pipeline.metrics import Accuracy, IoU
 from pipeline.procedure import Scored
 from pipeline.store import Store, reader
@@ -78,6 +80,25 @@ def test_eight_detectors_read_each_chunk_once_per_pass(store):
     assert trace.read_nbytes == sum(pass_.read_nbytes for pass_ in trace.passes)
 
 
+def all_jobs(split):
+    """The detectors of configs/all.yaml on a head by lda, and that head."""
+    entries = load(Path(__file__).parent.parent / "configs" / "all.yaml").detectors
+    fewer = {"padim": replaced(entries["padim"], channels=20)}  # of 128 features instead of 1,280
+    return fit_jobs({**entries, **fewer}, split, LDAHead())
+
+
+def test_forty_detectors_read_each_chunk_once_in_each_of_at_most_four_passes(store):
+    split = store.split("id/test")
+    jobs, trace = all_jobs(split), Trace()
+    assert len(jobs) > 40
+    reader.reset_reads()
+    run_jobs(jobs, Threads(2), trace=trace)
+    passes = [pass_ for pass_ in trace.passes if any("features" in w.fields for w in pass_.works)]
+    assert len(passes) <= 4
+    features = {chunk: n for (name, chunk), n in reads_of("id/test").items() if name == "features"}
+    assert set(features.values()) == {len(passes)}
+
+
 def _job(made, *splits):
     from pipeline.engine import Job
 
@@ -130,3 +151,19 @@ def test_the_kernel_counts_no_more_than_the_pruned_arrays_once_per_pass(
     assert trace.read_nbytes == expected
     partials = sum(path.stat().st_size for path in tmp_path.rglob("counted/partials/*/*.npz"))
     assert 0.99 * expected <= read <= 1.05 * expected + partials  # labels are compressed
+
+
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs the kernel's I/O counters")
+def test_the_kernel_counts_the_tokens_once_for_forty_detectors(store, dask_client, tmp_path):
+    split = store.split("id/train")
+    jobs = all_jobs(split)
+    run_jobs(all_jobs(store.split("id/test")), Dask(dask_client, tmp_path / "warm"))
+    before = sum(dask_client.run(_bytes_read).values())
+    trace = Trace()
+    run_jobs(jobs, Dask(dask_client, tmp_path / "counted"), trace=trace)
+    read = sum(dask_client.run(_bytes_read).values()) - before
+    kept = sum(path.stat().st_size for path in tmp_path.rglob("counted/**/*") if path.is_file())
+    tokens = TRAIN_ROWS * TOKENS * D * 4
+    assert len(trace.passes) <= 4
+    # Later passes read the means that the first one kept, unless a detector scores tokens.
+    assert tokens <= read <= 1.05 * trace.read_nbytes + 2 * kept
