@@ -17,7 +17,7 @@ from pipeline.views import Valid, View
 
 ROOM = 2**17
 PIECE_VALUES = 2**18
-"""Values that are sorted at a time: their temporaries do not grow with the chunk."""
+"""Values that are sorted at a time, at least: temporaries do not grow with the chunk."""
 LEAST, BEYOND = -(0x7FF0 << 48), (0x7FF0 << 48) + 1
 """Keys of all floats are at least the first and below the second: those of the infinities."""
 _NONE = np.iinfo(np.int64).max
@@ -91,6 +91,11 @@ class ValueCounts:
     def _bins(self) -> int:
         return self._groups * self.room
 
+    @property
+    def _piece(self) -> int:
+        """Values that are sorted at a time: no fewer than the bins they are merged with."""
+        return max(PIECE_VALUES, self._bins)
+
     def empty(self, schema: Schema) -> Counted:
         shape, (_, columns) = self.of.shape(schema), self.low.shape
         if len(shape) > 1 or columns not in (1, *shape):
@@ -100,11 +105,12 @@ class ValueCounts:
     def absorb(self, state: Counted, chunk: Chunk) -> Counted:
         (x,) = kept(chunk, self.where, self.of)
         xp = arrays.namespace(x)
-        missing = xp.isnan(x) if x.ndim == 1 else xp.any(xp.isnan(x), axis=1)
-        if bool(xp.any(missing)):
-            rows = xp.zeros((x.shape[0],), dtype=xp.float64, device=arrays.device_of(x))
-            refuse_nan(chunk, self.where, xp.where(missing, xp.full_like(rows, xp.nan), rows))
-        step = max(1, PIECE_VALUES // max(1, x.shape[1] if x.ndim == 2 else 1))
+        with np.errstate(over="ignore", invalid="ignore"):
+            total = xp.sum(x)
+        if bool(xp.isnan(total)):  # of infinities it may be, too
+            missing = xp.where(xp.isnan(x), x, xp.zeros_like(x))
+            refuse_nan(chunk, self.where, xp.sum(xp.reshape(missing, (x.shape[0], -1)), axis=1))
+        step = max(1, self._piece // max(1, x.shape[1] if x.ndim == 2 else 1))
         for piece in arrays.tiles(x.shape[0], step):
             state = self._merged(state, self._counted(arrays.sort_keys(x[piece, ...]), state))
         return state
@@ -166,7 +172,7 @@ class ValueCounts:
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         entries = int(np.prod(self.of.shape(schema), dtype=np.int64))
-        piece = min(rows * entries, max(PIECE_VALUES, entries)) if rows else self._bins
+        piece = min(rows * entries, max(self._piece, entries)) if rows else self._bins
         return 10 * rows * entries + 100 * (self._bins + piece) + 2000 * self._groups
 
     def stripes(self, schema: Schema, n: int) -> None:
@@ -190,9 +196,9 @@ def _joined(a: Counted, b: Counted) -> Counted:
 def _group_ids(counted: Counted) -> Array:
     """Return the group (m,) of every bin."""
     xp = arrays.namespace(counted.keys)
-    bins = xp.arange(counted.keys.shape[0], dtype=xp.int64, device=arrays.device_of(counted.keys))
-    ends = xp.cumulative_sum(counted.sizes)
-    return xp.astype(xp.searchsorted(ends, bins, side="right"), xp.int64)
+    groups = counted.sizes.shape[0]
+    device = arrays.device_of(counted.keys)
+    return xp.repeat(xp.arange(groups, dtype=xp.int64, device=device), counted.sizes)
 
 
 def _without_bits(keys: Array, shifts: Array, group: Array) -> Array:
