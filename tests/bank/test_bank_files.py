@@ -11,7 +11,7 @@ import pipeline as ff
 from pipeline.bank import building
 from pipeline.bank.search import search_nbytes
 from pipeline.chunk import ArraySpec
-from pipeline.content import constants_in
+from pipeline.content import Const, constants_in
 from pipeline.detectors.anomaly_dino import AnomalyDINO
 from pipeline.detectors.knn import KNN
 from pipeline.detectors.nnguide import NNGuide
@@ -254,3 +254,11 @@ def test_rows_in_memory_make_a_bank_that_is_held(tmp_path, dask_client):
     for execute in (Threads(2), Dask(dask_client, tmp_path)):
         bank = drive.outcome(KNN(k=5), data, execute).bank
         np.testing.assert_array_equal(bank.held.array, x[labels >= 0])
+
+
+def test_a_stand_in_for_rows_takes_the_memory_of_one():
+    const = Const.repeated(np.arange(3.0), 10**12)
+    assert (const.shape, const.dtype) == ((10**12, 3), np.float64)
+    assert const.array[10**11].tolist() == [0.0, 1.0, 2.0]
+    assert const == Const.repeated(np.arange(3.0), 10**12)
+    assert const != Const.repeated(np.arange(3.0), 10**11)
