@@ -11,6 +11,7 @@ from pathlib import Path
 
 import mpmath
 import numpy as np
+import peers
 import pytest
 import reference_formulas as reference
 import yaml
@@ -21,6 +22,10 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from pipeline import report
 from pipeline.api import Fitted
+from pipeline.engine import run as run_procedures
+from pipeline.metrics import AUROC
+from pipeline.store import ArraySplit
+from pipeline.views import Stored
 
 pytestmark = [
     pytest.mark.slow,
@@ -214,3 +219,36 @@ def test_the_demo_runs_on_a_read_only_store(run, tmp_path):
     for scores in (first / "scores").rglob("*.npy"):
         twin = again / "scores" / scores.relative_to(first / "scores")
         assert scores.read_bytes() == twin.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def parity(run):
+    """Pooled features of the demo, and a head that is softer than the demo's.
+
+    With the demo's own, float32 softmax ties most rows, and no row is misclassified in the fit.
+    """
+    group = zarr.open_group(run[0] / "data" / "demo.zarr", mode="r")
+    pooled = {
+        split: np.asarray(group[split]["features"], np.float64).mean(axis=1).astype("f4")
+        for split in ("id/train", ID, NEAR, FAR)
+    }
+    x, y = pooled["id/train"].astype("f8"), np.asarray(group["id/train"]["labels"])
+    weight, bias = reference.linear_discriminant(x, y, K, ridge=100 * RIDGE)
+    test = np.concatenate([pooled[split] for split in (ID, NEAR, FAR)]).astype("f8")
+    ends = np.cumsum([len(pooled[split]) for split in (ID, NEAR, FAR)])
+    return peers.Arrays(x, y, test, weight, bias + 1), ends
+
+
+@pytest.mark.parametrize("name", peers.PEERS)
+def test_auroc_under_the_preset_is_that_of_pytorch_ood(parity, name):
+    arrays, (inside, near, far) = parity
+    columns = {"ours": peers.ours(name, arrays), "theirs": peers.theirs(name, arrays)}
+
+    def split(name, rows):
+        return ArraySplit(arrays={side: s[rows] for side, s in columns.items()}, name=name)
+
+    for ood, rows in ((NEAR, slice(inside, near)), (FAR, slice(near, far))):
+        splits = (split(ID, slice(0, inside)), split(ood, rows))
+        found = run_procedures({side: AUROC(Stored(side)) for side in columns}, {"train": splits})
+        ours, theirs = (float(found[side]["auroc"]) for side in ("ours", "theirs"))
+        assert abs(ours - theirs) < 1e-3, f"{ood}: {ours:.4f}, and {theirs:.4f} of pytorch-ood"
