@@ -16,7 +16,7 @@ from pipeline.linalg import Host, Whitening, check_regularisation, squared_norms
 from pipeline.procedure import REHEARSING, Passes
 from pipeline.statistics import Moments, TiedMoments
 from pipeline.statistics.kronecker import FeatureScatter, PairSums, TokenScatter
-from pipeline.views import TokenMask, Tokens, View
+from pipeline.views import TokenMask, Tokens, View, memoised
 from pipeline.views.positions import position_residuals, tile_images, whitened_images
 
 __all__ = ["MatrixNormal"]
@@ -99,7 +99,8 @@ class MatrixNormal:
             f"tokens: condition {spread[-1] / spread[0]:.1e}; U changed by {change:.1e} in pass "
             f"{number} of {self.max_passes} at most",
         )
-        return MatrixNormalScorer(of, means, Const(white.matrix), Const(tokens), notes)
+        distances = ImageDistances(of, means, Const(white.matrix), Const(tokens))
+        return MatrixNormalScorer(distances, notes)
 
     def _between_tokens(self, sums: PairSums, white: Whitening) -> Host:
         """Return U (t, t): the mean of R V^-1 R' over features, and over images that have both."""
@@ -119,8 +120,8 @@ def _change(before: Host, after: Host) -> float:
 
 
 @value
-class MatrixNormalScorer:
-    """Squared distance of the tokens of an image to the means of their positions."""
+class ImageDistances:
+    """Squared distances () of the tokens of an image, about the means of their positions."""
 
     tokens: Tokens
     means: Const
@@ -129,22 +130,24 @@ class MatrixNormalScorer:
     """W (d, r) of the covariance between features."""
     between: Const
     """U (t, t), the covariance between tokens."""
-    notes: tuple[str, ...] = ()
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        return (self.tokens, TokenMask(self.tokens.field))
 
     @property
     def fields(self) -> frozenset[str]:
         return self.tokens.fields
 
-    @property
-    def bank(self) -> None:
-        return None
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        self.tokens.shape(schema)
+        return ()
 
-    def score(self, chunk: Chunk) -> Array:
-        x, valid = (view(chunk) for view in self.views)
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        t, d = self.tokens.shape(schema)
+        images = min(rows, tile_images(t))
+        tile = 8 * images * t * (5 * max(d, int(self.whitening.shape[1])) + 3 * t)
+        return tile + arrays.products_nbytes(*self.whitening.shape) + rows * (8 + t)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x, valid = self.tokens(chunk), TokenMask(self.tokens.field)(chunk)
         constants = [c.like(x) for c in (self.means, self.whitening, self.between)]
         means, whitening, between = constants
 
@@ -158,3 +161,26 @@ class MatrixNormalScorer:
             return total * (x.shape[1] / count)
 
         return arrays.by_tiles(distances, x, valid, tile_rows=tile_images(x.shape[1]))
+
+
+@value
+class MatrixNormalScorer:
+    """Squared distance of the tokens of an image to the means of their positions."""
+
+    distances: ImageDistances
+    notes: tuple[str, ...] = ()
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return (self.distances,)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.distances.fields
+
+    @property
+    def bank(self) -> None:
+        return None
+
+    def score(self, chunk: Chunk) -> Array:
+        return self.distances(chunk)

@@ -84,17 +84,18 @@ class PaDiM:
         results = yield {"moments": PositionMoments(of=of, precision=self.precision)}
         moments: Scatters = results["moments"]
         means, whitening, epsilon = _gaussians(moments, self.epsilon)
-        unseen, seen = int((moments.count == 0).sum()), moments.count[moments.count > 0]
+        seen = moments.count[moments.count > 0]
+        unseen = len(means) - len(seen)
         notes = (
-            f"{len(drawn)} of {d} channels, {len(means)} Gaussians of {seen.min(initial=0)} tokens "
-            f"or more, epsilon {epsilon:.0e}",
+            f"{len(drawn)} of {d} channels, {len(seen)} Gaussians of {seen.min()} tokens or more, "
+            f"epsilon {epsilon:.0e}",
             *((f"{unseen} positions that no fit token had",) if unseen else ()),
         )
         return PaDiMScorer(of, Const(means), Const(whitening), self.image, notes)
 
 
 def _gaussians(moments: Scatters, epsilon: float) -> tuple[Host, Host, float]:
-    """Return the means (t, q), whitening matrices (t, q, q) and largest epsilon of all positions."""
+    """Return the means (t, q), whitening matrices (t, q, q) and largest epsilon of positions."""
     seen = np.flatnonzero(moments.count)
     means, whitening = moments.mean.copy(), np.empty_like(moments.scatter)
     needed = epsilon

@@ -9,9 +9,8 @@ import numpy as np
 from pipeline import arrays
 from pipeline.arrays import Array
 
-GEM_POWER = 3
 GEM_FLOOR = 1e-6
-"""Values below it count as it in a generalised mean, whose powers need positive ones."""
+"""Values below it count as it in a generalised mean, (mean of x^3)^(1/3)."""
 TOP_SHARE = 10
 """``topk`` is the mean of the largest one in so many values of a feature, at least one."""
 
@@ -43,8 +42,8 @@ def _generalised_mean(x: Array, valid: Array | None = None) -> Array:
     xp = arrays.namespace(x)
     x = xp.astype(x, xp.float64)
     x = xp.where(x < GEM_FLOOR, xp.full_like(x, GEM_FLOOR), x)
-    powers = _or_else(x**GEM_POWER, valid, 0.0)
-    return (xp.sum(powers, axis=1) / _counts(x, valid)) ** (1 / GEM_POWER)
+    cubes = _or_else(x * x * x, valid, 0.0)
+    return (xp.sum(cubes, axis=1) / _counts(x, valid)) ** (1 / 3)
 
 
 def _mean_of_largest(x: Array, valid: Array | None = None) -> Array:

@@ -63,5 +63,5 @@ def whitened_images(residual: Array, valid: Array, covariance: Array) -> Array:
 
 
 def tile_images(tokens: int) -> int:
-    """Return the rows of a tile whose tokens are about as many as the rows of a usual one."""
-    return max(1, arrays.TILE_ROWS // tokens)
+    """Return the rows of a tile of images: whole tiles of products are mostly filled by tokens."""
+    return max(1, 2 * arrays.TILE_ROWS // tokens)

@@ -5,7 +5,8 @@ from pipeline.detectors import MatrixNormal, TiedPositions
 from pipeline.engine import Job, Trace, rehearse, run_jobs
 from pipeline.errors import ConfigError, DataError
 from pipeline.testing import Data, DetectorLaws, drive, labelled
-from pipeline.testing.recipes import regular
+from pipeline.testing.memory_laws import LARGE_NBYTES, SLACK_NBYTES, peak
+from pipeline.testing.recipes import Shape, regular
 
 
 def ridged(covariance, ridge=1e-6):
@@ -88,8 +89,8 @@ def test_every_number_of_passes_is_that_of_whole_arrays(passes):
 def test_the_covariances_are_found_and_distances_are_chi_squared():
     data, u, v = correlated(4000)
     scorer = drive.outcome(MatrixNormal(max_passes=3), data.cut())
-    white = scorer.whitening.array
-    found = np.kron(scorer.between.array, np.linalg.inv(white @ white.T))
+    white = scorer.distances.whitening.array
+    found = np.kron(scorer.distances.between.array, np.linalg.inv(white @ white.T))
     np.testing.assert_allclose(found, np.kron(u, v), atol=0.05 * np.abs(np.kron(u, v)).max())
     scores = drive.scores_of(scorer, data.cut())
     assert scores.mean() == pytest.approx(20.0, rel=1e-2)
@@ -141,8 +142,10 @@ def test_a_position_that_no_fit_token_had_is_compared_with_all_tokens():
     data, _, _ = correlated(80)
     mask = np.arange(5) < 4 + np.zeros((80, 1))
     scorer = drive.outcome(MatrixNormal(), data.with_arrays(mask=mask).cut())
-    np.testing.assert_allclose(scorer.means.array[4], scorer.means.array[:4].mean(axis=0))
-    between = scorer.between.array
+    np.testing.assert_allclose(
+        scorer.distances.means.array[4], scorer.distances.means.array[:4].mean(axis=0)
+    )
+    between = scorer.distances.between.array
     np.testing.assert_array_equal(between[4, :4], 0.0)
     assert between[4, 4] == pytest.approx(1.0, rel=1e-5)
     assert np.isfinite(drive.scores_of(scorer, data.cut())).all()
@@ -155,6 +158,19 @@ def test_the_first_pass_is_shared_with_tied_positions():
     trace = Trace()
     run_jobs(jobs, trace=trace)
     assert [len(pass_.works[0].statistics) for pass_ in trace.passes] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [Shape(1, 2, 64, 2), Shape(8, 300, 48, 2), Shape(64, 16, 256, 2, "float16", masked=True)],
+)
+def test_memory_of_the_distances_is_declared(shape):
+    scorer = drive.outcome(MatrixNormal(), Shape(60, *shape[1:]).data.cut())
+    ((chunk,),) = drive.chunks(shape.data.cut(), scorer.fields)
+    scorer.distances.tokens(chunk)
+    _, used = peak(scorer.distances, chunk)
+    declared = scorer.distances.nbytes(shape.data.schema, shape.rows)
+    assert used - SLACK_NBYTES <= declared <= max(3 * used, LARGE_NBYTES)
 
 
 @pytest.mark.parametrize(
