@@ -87,13 +87,22 @@ class Sample:
         return Sampled(*(arrays.to_host(x) for x in state))
 
     def state_nbytes(self, schema: Schema) -> int:
-        return self.most * self._entry_nbytes(schema)
+        return self._kept(schema) * self._entry_nbytes(schema)
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
+        offered = self._offered(schema, rows)
+        taken = min(self.most, offered) if rows else self._kept(schema)
+        entries = 2 * (self._kept(schema) + taken)
+        return entries * self._entry_nbytes(schema) + 40 * (offered + self._kept(schema))
+
+    def _kept(self, schema: Schema) -> int:
+        """Return how many entries a state has at most."""
+        return min(self.most, self._offered(schema, schema.rows))
+
+    def _offered(self, schema: Schema, rows: int) -> int:
+        """Return how many entries rows have at most."""
         tokens = self.of.shape(schema)[:-1]
-        offered = rows * (tokens[0] if tokens else 1)
-        taken = min(self.most, offered) if rows else self.most
-        return (2 * self.most + 2 * taken) * self._entry_nbytes(schema) + 40 * (offered + self.most)
+        return rows * (tokens[0] if tokens else 1)
 
     def _entry_nbytes(self, schema: Schema) -> int:
         return 8 + 8 * self.of.shape(schema)[-1]

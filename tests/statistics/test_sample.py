@@ -124,3 +124,9 @@ def test_stored_arrays_are_sampled_too():
     rows = recipes.labelled().with_arrays(taps=np.arange(480.0).reshape(240, 2))
     sample = Sample(Stored("taps"), EntryKeys(), 7)
     assert drive.fold_all(sample, rows.cut()).entries.shape == (7, 2)
+
+
+def test_a_state_is_no_larger_than_the_split():
+    rows = recipes.labelled(rows=80)
+    wide = Sample(Entries(Tokens()), EntryKeys("", 4), 10**9)
+    assert wide.state_nbytes(rows.schema) == 80 * 4 * (8 + 8 * 12)
