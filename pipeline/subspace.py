@@ -6,7 +6,7 @@ fewer of them needs no other statistic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,12 +66,10 @@ def principal_space(moment: Host, products: str = "float64") -> PrincipalSpace:
     """Return the principal directions of a second moment (d, d).
 
     ``products`` is the dtype in which the products of the moment were formed: it bounds the rank.
-    The last one is remembered, since a sweep shares it; a rehearsal has the axes of the features.
+    The last one is remembered, since a sweep shares it. In a rehearsal, whose few rows span little,
+    every direction counts as spanned; its axes are those of the moment, which may be a real one.
     Raises :class:`DataError` for a moment that is not finite.
     """
-    if REHEARSING.get():
-        d = len(moment)
-        return PrincipalSpace(np.eye(d), np.ones(d), d)
     if not np.isfinite(moment).all():
         raise DataError("the second moment of the fit rows is not finite; look for huge features")
     key = (Const(moment).digest, products)
@@ -79,7 +77,7 @@ def principal_space(moment: Host, products: str = "float64") -> PrincipalSpace:
     if space is None:
         _LAST.clear()  # before the next is made: matrices of thousands of rows are large
         space = _LAST[key] = _decomposed(moment, products)
-    return space
+    return replace(space, rank=len(moment)) if REHEARSING.get() else space
 
 
 _LAST: dict[tuple[str, str], PrincipalSpace] = {}

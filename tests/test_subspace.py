@@ -72,12 +72,15 @@ def test_a_number_beyond_the_rank_is_an_error_that_names_the_detector():
         principal_space(moment).components(4, "it", left_out=0)
 
 
-def test_rehearsals_decompose_nothing():
+def test_a_rehearsal_spans_everything_with_the_axes_of_the_moment():
+    moment = np.diag([1.0, 4.0, 0.0])
+    real = principal_space(moment)
+    assert real.rank == 2
     token = REHEARSING.set(True)
     try:
-        space = principal_space(np.full((3, 3), np.nan))
+        space = principal_space(moment)
         assert space.rank == 3
-        assert space.components(2, "it") == 2
+        np.testing.assert_array_equal(space.axes, real.axes)  # a pinned pass has the true constants
         assert space.components(70, "it") == 70
     finally:
         REHEARSING.reset(token)
