@@ -194,7 +194,9 @@ class Scored:
         scores = Scores(self.scorer)(chunk)
         if scores.ndim == 1:
             return scores
-        of_images = REDUCED[getattr(self.scorer, "image", "max")]
+        image = getattr(self.scorer, "image", "max")
+        check_image(image)
+        of_images = REDUCED[image]
         if "mask" not in chunk.arrays:
             return arrays.by_tiles(lambda rows: of_images(rows, _every(rows)), scores)
         return arrays.by_tiles(of_images, scores, valid_tokens(chunk))

@@ -73,3 +73,5 @@ def test_a_scorer_that_names_no_image_score_gives_the_largest():
 def test_an_unknown_image_score_is_refused():
     with pytest.raises(ConfigError, match="image: 'median' is unknown; choose max, mean, top1"):
         check_image("median")
+    with pytest.raises(ConfigError, match="image: 'median'"):
+        image_scores(maps(), "median")

@@ -201,14 +201,15 @@ class Pooled:
 def _cost_of_flattening(schema: Schema, field: str) -> str:
     """Say what a covariance of flattened tokens would take, and what to do instead."""
     t, d = schema.spec(field).shape
-    n, width = schema.rows, t * d
+    n, k, width = schema.rows, schema.classes, t * d
+    rank = max(0, min(n - k, width))
     flop = 2 * n * width**2 + width**3 / 3
     return (
         f"{schema.split}: pool: flatten makes {width:,} features of {t} x {d} tokens; their "
         f"covariance takes {8 * width**2 / 1e9:,.3g} GB and {flop / 1e12:,.3g} TFLOP to form and "
-        f"to factor, and has rank {min(n, width):,} at most from {n:,} rows. Choose pool: mean, or "
-        "the detector matrix_normal, whose covariance is that of tokens times that of features; "
-        "pool: force_flatten does it all the same"
+        f"to factor, and has rank {rank:,} at most from {n:,} rows of {k:,} classes. Choose pool: "
+        "mean, or the detector matrix_normal, whose covariance is that of tokens times that of "
+        "features; pool: force_flatten does it all the same"
     )
 
 
