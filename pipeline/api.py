@@ -18,14 +18,12 @@ from pipeline.errors import ConfigError, CorruptError, DataError, UnknownNameErr
 from pipeline.evaluation import Evaluation, Sets, Tabled
 from pipeline.inputs import (
     HEAD,
-    VAL_SPLIT,
     Detectors,
     as_split,
-    choose_head,
     detectors_by_id,
-    fit_jobs,
-    val_split,
+    ood_splits,
 )
+from pipeline.loaders import Given, jobs_of
 from pipeline.procedure import TRAIN, Detector, Scored, Scorer, Scores
 from pipeline.scoring import classes_of, decisions_of, over_rows, skips_of, thresholds_of
 from pipeline.store import artifacts
@@ -62,9 +60,9 @@ class FittedDetector:
     choice: Mapping[str, Any] | None = None
     """How it was chosen of its sweep: the metric, the splits, and the value of each member."""
 
-    def __call__(self, data: Any) -> np.ndarray[Any, Any]:
+    def __call__(self, data: Any, **options: Any) -> np.ndarray[Any, Any]:
         """Return float64 scores (n,), or (n, t) of token detectors; higher is more OOD."""
-        return score({self.id: self}, data)[self.id]
+        return score({self.id: self}, data, **options)[self.id]
 
     def threshold_at(self, data: Any, tpr: float = 0.95) -> float:
         """Return the score up to which a share ``tpr`` of in-distribution rows is accepted."""
@@ -167,7 +165,9 @@ class Fitted(Mapping[str, FittedDetector]):
 
     def only(self, members: Mapping[str, FittedDetector]) -> Fitted:
         """Return the same fit with other members."""
-        return Fitted(members, self.logits, self.passes, self.read_nbytes, self.turns)
+        kept = Fitted(members, self.logits, self.passes, self.read_nbytes, self.turns)
+        kept.thresholds = {n: t for n, t in self.thresholds.items() if n in members}
+        return kept
 
     def threshold_at(self, data: Any, tpr: float = 0.95, **options: Any) -> dict[str, float]:
         """Return all thresholds, and keep them: see :func:`pipeline.scoring.thresholds_of`."""
@@ -230,6 +230,8 @@ def fit(
     cache: str | Path | None = None,
     pin: Fitted | None = None,
     val: Any = None,
+    model: Any = None,
+    device: Any = None,
 ) -> Fitted:
     """Fit detectors out of core, all in the same passes over the data.
 
@@ -239,6 +241,8 @@ def fit(
     torch, cupy, zarr and dask arrays are read chunk by chunk. ``head`` gives the logits where the
     data stores none: see :func:`pipeline.inputs.choose_head`. Rows with labels < 0 are left out.
     ``val`` are further in-distribution rows, for the detectors with ``fit_split: val``.
+    With ``model``, a module or any callable that runs on ``device``, ``data`` and ``val`` are
+    loaders of (inputs, labels), read once: see :func:`pipeline.extract.loading.extracted`.
 
     What a stored split was fitted on before is not read again: partials are kept in ``cache``.
     ``pin`` is an earlier fit of the same store whose first passes are kept as they were, so that
@@ -248,12 +252,13 @@ def fit(
     projected memory, :class:`~pipeline.errors.DataError` for data that cannot be fitted on.
     """
     skips = skips_of(nonfinite)
-    split = as_split(data, classes=classes)
     chosen = detectors_by_id(detectors)
-    further = {} if val is None else {VAL_SPLIT: val_split(val, split.schema.classes)}
-    prepared = fit_jobs(chosen, split, choose_head(head, split.schema), further)
     trace = Trace()
-    with workplace(prepared, cluster, workers, memory, cache) as place:
+    given = Given(data, val, head, classes)
+    with (
+        jobs_of(chosen, given, model, device, cluster, workers, memory, cache) as prepared,
+        workplace(prepared, cluster, workers, memory, cache) as place,
+    ):
         pinned = pinned_to(pin.turns, cache, store_of(prepared)) if pin else None
         outcomes = run_jobs(
             prepared, place.execute, skip_nonfinite=skips, trace=trace, pin=pinned, room=place.room
@@ -271,12 +276,15 @@ def score(
     workers: int | None = None,
     memory: str | int = "auto",
     cache: str | Path | None = None,
+    model: Any = None,
+    device: Any = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the scores of every fitted detector by id, all from one pass over ``data``.
 
     float64 (n,), or maps (n, t) of token detectors, NaN for masked tokens; ``per_image`` makes one
     score of each, as the detector's ``image`` says. Higher means more out-of-distribution. Rows
-    that are not finite are an error, with ``nonfinite="skip"`` they score what they score.
+    that are not finite are an error, with ``nonfinite="skip"`` they score what they score. With
+    ``model``, ``data`` is a loader of inputs, as in :func:`fit`.
     """
     view = Scored if per_image else Scores
     tables = over_rows(
@@ -288,6 +296,8 @@ def score(
         workers=workers,
         memory=memory,
         cache=cache,
+        model=model,
+        device=device,
     )
     return {name: tables[name].array() for name in fitted}
 
@@ -314,7 +324,7 @@ def evaluate(
     skips = skips_of(nonfinite)
     groups = {"near": near, "far": far, "csid": csid}
     classes = classes_of(fitted)
-    ood = {group: _splits(group, given, classes) for group, given in groups.items()}
+    ood = {group: ood_splits(group, given, classes) for group, given in groups.items()}
     sets = Sets(
         as_split(id_test, name="id/test", classes=classes),
         {group: splits for group, splits in ood.items() if splits},
@@ -330,21 +340,6 @@ def evaluate(
 def _source(split: Split) -> dict[str, str]:
     attributes = getattr(split, "attributes", {})
     return {key: str(attributes[key]) for key in SOURCE if key in attributes}
-
-
-def _splits(group: str, given: Any, classes: int) -> Sequence[Split]:
-    if not isinstance(given, Mapping):
-        several = isinstance(given, (list, tuple)) and all(hasattr(s, "schema") for s in given)
-        if not several:
-            raise ConfigError(
-                f"{group}: expected a mapping of names to data, such as {{'svhn': features}}, or "
-                f"a list of splits, got {type(given).__name__}"
-            )
-        return tuple(given)
-    kind = "id/csid" if group == "csid" else f"ood/{group}"
-    return tuple(
-        as_split(data, name=f"{kind}/{name}", classes=classes) for name, data in given.items()
-    )
 
 
 def members_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +148,7 @@ def as_split(data: Any, *, name: str = "id/train", classes: int | None = None) -
         return ArraySplit(data, name=name, classes=classes)
     raise ConfigError(
         f"cannot read rows from a {type(data).__name__}; pass a split of a store, an array, "
-        "(features, labels), or a mapping of arrays"
+        "(features, labels), or a mapping of arrays; with a loader of inputs, pass model= as well"
     )
 
 
@@ -157,6 +157,22 @@ def val_split(data: Any, classes: int) -> Split:
     split = as_split(data, name=VAL_SPLIT, classes=classes)
     detectors.fit_split_name(split.name, "val")
     return split
+
+
+def ood_splits(group: str, given: Any, classes: int) -> Sequence[Split]:
+    """Return the splits of a group of an evaluation: a mapping of names to data, or splits."""
+    if not isinstance(given, Mapping):
+        several = isinstance(given, (list, tuple)) and all(hasattr(s, "schema") for s in given)
+        if not several:
+            raise ConfigError(
+                f"{group}: expected a mapping of names to data, such as {{'svhn': features}}, or "
+                f"a list of splits, got {type(given).__name__}"
+            )
+        return tuple(given)
+    kind = "id/csid" if group == "csid" else f"ood/{group}"
+    return tuple(
+        as_split(data, name=f"{kind}/{name}", classes=classes) for name, data in given.items()
+    )
 
 
 def fit_jobs(

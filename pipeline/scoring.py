@@ -16,11 +16,11 @@ from pipeline.content import value
 from pipeline.engine import Job, run_jobs
 from pipeline.errors import ConfigError
 from pipeline.evaluation import Tabled
-from pipeline.inputs import as_split
+from pipeline.loaders import splits_of
 from pipeline.procedure import TRAIN, Passes, Procedure, Scored, Scorer
 from pipeline.quantiles import order_statistics
 from pipeline.views import Every, View
-from pipeline.workplace import workplace
+from pipeline.workplace import planned, workplace
 
 Decisions = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -114,17 +114,32 @@ def over_rows(
     workers: int | None = None,
     memory: str | int = "auto",
     cache: str | Path | None = None,
+    model: Any = None,
+    device: Any = None,
 ) -> dict[str, Any]:
-    """Return what a procedure of every detector makes of rows, all of them in the same passes."""
+    """Return what a procedure of every detector makes of rows, all of them in the same passes.
+
+    With ``model``, ``data`` is a loader: see :func:`pipeline.api.fit`; its labels do not matter.
+    """
     skips = skips_of(nonfinite)
-    split = as_split(data, name="id/test", classes=classes_of(fitted))
-    for member in fitted.values():
-        member.accept(split)
-    prepared = {name: Job(procedure_of(f), {TRAIN: (split,)}) for name, f in fitted.items()}
-    with workplace(prepared, cluster, workers, memory, cache, stage="score") as place:
-        return run_jobs(
-            prepared, place.execute, stage="score", skip_nonfinite=skips, room=place.room
+
+    def prepare(split: Split) -> dict[str, Job]:
+        for member in fitted.values():
+            member.accept(split)
+        return {name: Job(procedure_of(f), {TRAIN: (split,)}) for name, f in fitted.items()}
+
+    def check(promised: Split) -> None:
+        planned(prepare(promised), cluster, workers, memory, stage="score")
+
+    with splits_of(model, device, cache) as split_of:
+        split = split_of(
+            data, name="id/test", classes=classes_of(fitted), labelled=False, check=check
         )
+        prepared = prepare(split)
+        with workplace(prepared, cluster, workers, memory, cache, stage="score") as place:
+            return run_jobs(
+                prepared, place.execute, stage="score", skip_nonfinite=skips, room=place.room
+            )
 
 
 def skips_of(nonfinite: str) -> bool:

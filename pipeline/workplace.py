@@ -111,6 +111,23 @@ def workplace(
     """Plan the jobs, refuse what will not fit, and yield what executes their passes."""
     directory = cache_directory(cache, store_of(prepared))
     files.sweep(directory)
+    resources, room, shrink = planned(prepared, cluster, workers, memory, stage=stage)
+    with open_cluster(resources, directory, Settings(shrink)) as running:
+        yield Workplace(running.execute, room)
+
+
+def planned(
+    prepared: Mapping[str, Job],
+    cluster: str,
+    workers: int | None,
+    memory: str | int,
+    *,
+    stage: str = "fit",
+) -> tuple[Resources, Room, int]:
+    """Return who is to run jobs, and how far reads shrink; nothing is read, nothing starts.
+
+    Raises :class:`~pipeline.errors.BudgetError` for jobs that will not fit.
+    """
     passes, outcomes = rehearse(prepared, stage=stage)
     largest = max((pass_.read_nbytes for pass_ in passes), default=0)
     resources = settle(cluster, workers, memory, largest)
@@ -119,8 +136,7 @@ def workplace(
     projections, shrink = projected(cut, resources)
     check(cut, projections, resources.allowed_nbytes)
     check_client(*client_of(cut, projections, resources, outcomes))
-    with open_cluster(resources, directory, Settings(shrink)) as running:
-        yield Workplace(running.execute, room)
+    return resources, room, shrink
 
 
 def pinned_to(turns: Turns, cache: str | Path | None, store: str | Path | None) -> Pin:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from pipeline import arrays
 from pipeline.chunk import ArraySpec, Block
 from pipeline.errors import ConfigError, DataError
+from pipeline.extract import devices
 from pipeline.extract.sources import Batch, Source
 from pipeline.store import Store
 
@@ -51,9 +50,9 @@ class Extractor:
 
     During a call the modules of a ``torch.nn.Module`` (or of the one whose bound method or partial
     call is given) are in evaluation mode and gradients are off; after it, the training flag of
-    every module and all buffers are what they were. The model is never moved: inputs go to
-    ``device`` or, without one, to where its first parameter or buffer lies; for a plain callable
-    that is the CPU.
+    every module and all buffers are what they were. A plain callable is called as it is. Inputs go
+    to the device that :func:`pipeline.extract.devices.settled` finds; :meth:`ready` has the model
+    there.
     A lone tensor is named ``features``. A model may carry its description as ``description``.
     """
 
@@ -64,14 +63,19 @@ class Extractor:
         device: Any = None,
         description: Description | None = None,
     ) -> None:
-        called = _called(model)
+        called = devices.called_by(model)
         owner = getattr(called, "__self__", called)
         self._model, self._name = model, _name(called)
-        self._module = owner if isinstance(owner, torch.nn.Module) else None
-        self.device = torch.device(device) if device is not None else _home(self._module)
+        self._module = devices.module_of(model)
+        self.device = devices.settled(model, device)
         carried = getattr(owner, "description", None)
         known = carried if isinstance(carried, Description) else Description()
         self.description = description or known
+
+    @property
+    def is_known(self) -> bool:
+        """Whether more is known of the model than the name of a function."""
+        return self._module is not None or bool(self.description.attributes)
 
     def attributes(self) -> dict[str, str]:
         """Return what the store records: model, weights, and the versions of the libraries."""
@@ -80,6 +84,13 @@ class Extractor:
             described["weights_sha256"] = _weights_sha256(self._module)
         versions = arrays.versions(("numpy", "torch"))
         return {**described, **{f"{name}_version": v for name, v in versions.items()}}
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """Have the model on its device; afterwards it, and torch's random states, are as before."""
+        forked = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(forked), devices.placed(self._module, self.device):
+            yield
 
     def __call__(self, inputs: Any) -> dict[str, torch.Tensor]:
         """Return the outputs for ``inputs`` (n, ...), detached, by name.
@@ -153,7 +164,8 @@ def extract_split(
     if not len(source):
         raise DataError(f"split {name}: source {source.name!r} has no rows")
     extractor = _extractor(model)
-    outputs, _ = _run(extractor, source, name, 0, 1)
+    with extractor.ready():
+        outputs, _ = _run(extractor, source, name, 0, 1)
     with store.lock(name):
         writer = store.create_split(
             name,
@@ -199,18 +211,19 @@ def extract(
     extractor = _extractor(model)
     missing = list(writer.missing())
     done = rows - sum(block.rows for block in missing)
-    for block in missing:
-        contents: Contents = {}
-        for start in range(block.start, block.stop, batch_rows):
-            stop = min(start + batch_rows, block.stop)
-            outputs, batch = _run(extractor, source, writer.name, start, stop)
-            found = {name: _bits(output) for name, output in outputs.items()}
-            found |= {"labels": batch.labels, "ids": batch.ids}
-            _place(contents, found, block, start, writer.name)
-            done += stop - start
-            if progress is not None:
-                progress(done, rows)
-        writer.write(block.index, contents)
+    with extractor.ready():
+        for block in missing:
+            contents: Contents = {}
+            for start in range(block.start, block.stop, batch_rows):
+                stop = min(start + batch_rows, block.stop)
+                outputs, batch = _run(extractor, source, writer.name, start, stop)
+                found = {name: _bits(output) for name, output in outputs.items()}
+                found |= {"labels": batch.labels, "ids": batch.ids}
+                _place(contents, found, block, start, writer.name)
+                done += stop - start
+                if progress is not None:
+                    progress(done, rows)
+            writer.write(block.index, contents)
 
 
 def _extractor(model: Extractor | Callable[[Any], Any]) -> Extractor:
@@ -223,7 +236,7 @@ def _run(
     """Read rows and call the model on them; whatever fails names the split and the rows."""
     where = f"split {split} rows {start}-{stop}"
     inputs, labels, ids = source.read(start, stop)
-    batch = Batch(inputs, _integers("labels", labels, where), _integers("ids", ids, where))
+    batch = Batch(inputs, integers("labels", labels, where), integers("ids", ids, where))
     lengths = {"inputs": len(inputs), "labels": len(batch.labels), "ids": len(batch.ids)}
     if set(lengths.values()) != {stop - start}:
         raise DataError(f"{where}: source {source.name!r} gave {lengths}")
@@ -235,7 +248,8 @@ def _run(
         raise DataError(f"{where}: the model raised {type(error).__name__}: {error}") from error
 
 
-def _integers(name: str, given: Any, where: str) -> NDArray[np.int64]:
+def integers(name: str, given: Any, where: str) -> NDArray[np.int64]:
+    """Return int64 (n,); raise :class:`DataError` for another shape or for other numbers."""
     host = np.asarray(given)
     if host.ndim != 1 or host.dtype.kind not in "iu":
         raise DataError(
@@ -311,20 +325,6 @@ def _evaluating(module: Any) -> Iterator[None]:
             if not torch.equal(buffer, saved):
                 with torch.no_grad():
                     buffer.copy_(saved)
-
-
-def _called(model: Any) -> Any:
-    """Return what a partial call calls, else the model itself."""
-    while isinstance(model, partial):
-        model = model.func
-    return model
-
-
-def _home(module: Any) -> torch.device:
-    """Return where the first parameter or buffer lies; the CPU if there is none."""
-    tensors = itertools.chain(module.parameters(), module.buffers()) if module is not None else ()
-    first = next(iter(tensors), None)
-    return first.device if first is not None else torch.device("cpu")
 
 
 def _name(model: Any) -> str:

@@ -1,0 +1,139 @@
+"""Where a model computes: one rule that finds the device, and what moves a module there and back.
+
+A module, or a bound method or partial call of one, computes on the device that is asked for, else
+where its first parameter or buffer lies. One that is spread over several devices, and any other
+callable, is never moved: the device must be one of those of its modules, which for a plain callable
+are those in its attributes, in its closure and among the globals that it names; without any, inputs
+go to the CPU unless another device is asked for.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Any
+
+import torch
+
+from pipeline.errors import ConfigError
+
+
+def module_of(model: Callable[..., Any]) -> Any:
+    """Return the module that a model is, or that it is a method or a partial call of, or None."""
+    called = called_by(model)
+    owner = getattr(called, "__self__", called)
+    return owner if isinstance(owner, torch.nn.Module) else None
+
+
+def called_by(model: Callable[..., Any]) -> Any:
+    """Return what a partial call calls, else the model itself."""
+    while isinstance(model, partial):
+        model = model.func
+    return model
+
+
+def settled(model: Callable[..., Any], asked: Any = None) -> torch.device:
+    """Return the device that inputs of a model go to, by the rule above.
+
+    Raises
+    ------
+    ConfigError
+        When there is no such device, or the model is elsewhere and cannot be moved: both are named.
+    """
+    module = module_of(model)
+    homes = homes_of([module] if module is not None else held_modules(model))
+    if asked is None:
+        return homes[0] if homes else torch.device("cpu")
+    device = _existing(asked)
+    movable = module is not None and len(homes) == 1
+    if homes and not movable and device not in homes:
+        lies = " and ".join(map(str, homes))
+        raise ConfigError(
+            f"device: inputs would go to {device}, but the model is on {lies} and is not moved, as "
+            + ("it is spread" if module is not None else "a callable that is no module never is")
+            + f": move it to {device} yourself, or choose device {homes[0]}"
+        )
+    return device
+
+
+def _existing(asked: Any) -> torch.device:
+    try:
+        return torch.empty(0, device=asked).device  # with its number: cuda becomes cuda:0
+    except (RuntimeError, AssertionError, TypeError, ValueError, NotImplementedError) as error:
+        why = str(error).partition("\n")[0]
+        raise ConfigError(
+            f"device: {asked!r} cannot be used here ({why}); choose cpu, or leave it out to "
+            "compute where the model is"
+        ) from error
+
+
+def homes_of(modules: Iterable[Any]) -> list[torch.device]:
+    """Return the devices of all parameters and buffers, that of the first one first."""
+    tensors = (itertools.chain(each.parameters(), each.buffers()) for each in modules)
+    return list(dict.fromkeys(tensor.device for several in tensors for tensor in several))
+
+
+def held_modules(model: Callable[..., Any]) -> list[Any]:
+    """Return the modules that a callable holds: attributes, arguments, closure, named globals."""
+    values: list[Any] = []
+    while isinstance(model, partial):
+        values += [*model.args, *model.keywords.values()]
+        model = model.func
+    values += vars(getattr(model, "__self__", model)).values() if _has_vars(model) else ()
+    if inspect.isfunction(model):
+        with suppress(ValueError):  # a closure that is not filled yet
+            names = inspect.getclosurevars(model)
+            values += [*names.nonlocals.values(), *names.globals.values()]
+    found = [getattr(value, "__self__", value) for value in values]
+    return [each for each in found if isinstance(each, torch.nn.Module)]
+
+
+def _has_vars(model: Any) -> bool:
+    return hasattr(getattr(model, "__self__", model), "__dict__")
+
+
+@contextmanager
+def placed(module: Any, device: torch.device) -> Iterator[None]:
+    """Have a module on one device, and tensors that are its plain attributes; put all back.
+
+    Nothing is done for None and for a module that is spread over devices.
+    """
+    homes = homes_of([module]) if module is not None else []
+    if module is None or len(homes) > 1:
+        yield
+        return
+    modules = list(module.modules())
+    buffers = [(each._buffers, name, tensor) for each in modules for name, tensor in _of(each)]
+    plain = [
+        (vars(each), name, tensor)
+        for each in modules
+        for name, tensor in vars(each).items()
+        if isinstance(tensor, torch.Tensor) and tensor.device != device
+    ]
+    try:
+        if homes != [device]:
+            _move(module, device)
+        for owner, name, tensor in plain:
+            owner[name] = tensor.to(device)
+        yield
+    finally:
+        if homes and homes != [device]:
+            module.to(homes[0])
+        for owner, name, tensor in (*buffers, *plain):
+            if owner.get(name) is not tensor:
+                owner[name] = tensor
+
+
+def _of(module: Any) -> list[tuple[str, torch.Tensor]]:
+    return [(name, buffer) for name, buffer in module._buffers.items() if buffer is not None]
+
+
+def _move(module: Any, device: torch.device) -> None:
+    try:
+        module.to(device)
+    except (RuntimeError, NotImplementedError) as error:
+        why = str(error).partition("\n")[0]
+        raise ConfigError(f"device: the model cannot be moved to {device} ({why})") from error
