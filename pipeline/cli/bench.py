@@ -178,3 +178,28 @@ def memory(
     from pipeline.bench.tokens import Recipe
 
     return bench(Recipe(**shape), names, pool, workers, scratch, terminal.say)
+
+
+@bench.command(short_help="Unpooled tokens of a loader, fitted with a callable.")
+@shaped(50_000, 1024, 1000)
+@detectors
+@click.option("--batch-rows", type=POSITIVE, default=64, show_default=True)
+@sized
+@measured
+def story(
+    terminal: Terminal,
+    names: list[str],
+    pool: str,
+    batch_rows: int,
+    workers: int,
+    scratch: Path,
+    **shape: Any,
+) -> Any:
+    """Call ff.fit on a made-up loader, as large as asked for, in one fresh process of threads.
+
+    Time, and the peak of its memory beside what was projected for it.
+    """
+    from pipeline.bench.story import bench
+    from pipeline.bench.tokens import Recipe
+
+    return bench(Recipe(**shape), names, pool, workers, batch_rows, scratch, terminal.say)

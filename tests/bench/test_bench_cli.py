@@ -126,6 +126,21 @@ def test_small_with_an_interpreter_that_lacks_the_peer(bench, tmp_path):
     assert "pytorch" in told["error"]
 
 
+def test_story_fits_on_a_loader_and_leaves_nothing(bench, tmp_path):
+    code, found, err = bench(
+        "story", "--rows", 150, "--tokens", 3, "--features", 8, "--classes", 4,
+        "--batch-rows", 32, "--workers", 1, "--scratch", tmp_path,
+    )  # fmt: skip
+    assert code == 0
+    assert found["detectors"] == ["mahalanobis", "relative_mahalanobis", "she", "kl_matching"]
+    assert (found["passes"], found["features_nbytes"]) == (1, 150 * 3 * 8 * 4)
+    assert found["held_nbytes"] <= found["peak_nbytes"] <= found["projected_nbytes"]
+    assert found["within_projection"]
+    assert found["total_seconds"] == found["extract_seconds"] + found["fit_seconds"]
+    assert "projected for it" in err
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.slow
 def test_memory_compares_two_sizes(bench, tmp_path):
     code, found, err = bench(
@@ -150,7 +165,7 @@ def test_memory_compares_two_sizes(bench, tmp_path):
 def test_help_lists_the_benches(capsys):
     assert main(["bench", "-h"]) == 0
     out = capsys.readouterr().out
-    for name in ("make-tokens", "fit", "scheduler", "small", "memory"):
+    for name in ("make-tokens", "fit", "scheduler", "small", "memory", "story"):
         assert f"\n  {name} " in out
 
 

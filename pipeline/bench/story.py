@@ -1,0 +1,192 @@
+"""``featfold bench story``: tokens of a loader through ``ff.fit``, in one fresh process."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pipeline import api
+from pipeline.bench import fitting
+from pipeline.bench.measuring import Outcome, Say, table
+from pipeline.bench.tokens import Recipe
+from pipeline.chunk import Block, Schema
+from pipeline.cluster import settle
+from pipeline.errors import FeatfoldError
+from pipeline.extract.temporary import ExtractedSplit
+from pipeline.machine import peak_rss_nbytes, reset_peak, rss_nbytes
+from pipeline.plan import human
+from pipeline.store.file_rows import FileRows
+from pipeline.workplace import client_of, projected
+
+AHEAD = 8.0
+"""About what the logit of the right class has more than the others."""
+_ANSWER = """
+import dataclasses, json, sys
+from pipeline.bench.story import answer
+print(json.dumps(dataclasses.asdict(answer(**json.loads(sys.argv[1])))))
+"""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the story took."""
+
+    extract_seconds: float
+    """Reading the loader once, the model, and writing what it gives to temporary files."""
+    fit_seconds: float
+    """All after it: planning, the passes over those files, and linear algebra."""
+    passes: int
+    held_nbytes: int
+    """What the process held before: libraries, the made-up loader, the model."""
+    peak_nbytes: int
+    projected_nbytes: int
+
+
+def bench(
+    recipe: Recipe,
+    names: Sequence[str],
+    pool: str,
+    workers: int,
+    batch_rows: int,
+    scratch: Path,
+    say: Say = lambda text: None,
+) -> Outcome:
+    """Fit detectors on a loader of made-up images with a callable, on threads of one process."""
+    say(f"{recipe.rows:,} rows, {human(_tokens_nbytes(recipe))} of features")
+    asked = {
+        "recipe": asdict(recipe), "names": list(names), "pool": pool, "workers": workers,
+        "batch_rows": batch_rows,
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="bench-story-", dir=scratch) as cache:
+        command = [sys.executable, "-c", _ANSWER, json.dumps({**asked, "cache": cache})]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise FeatfoldError(f"a fit in a fresh process failed:\n{done.stderr.strip()}")
+    return _outcome(recipe, asked, Told(**json.loads(done.stdout)))
+
+
+def answer(
+    recipe: Mapping[str, Any],
+    names: Sequence[str],
+    pool: str,
+    workers: int,
+    batch_rows: int,
+    cache: str,
+) -> Told:
+    """Run the story in this process."""
+    made = Recipe(**recipe)
+    detectors = fitting.chosen(names, pool)
+    model = _backbone(made)
+    fit = partial(api.fit, detectors, model=model, cluster="threads", workers=workers, cache=cache)
+    few = fit(_Loader(made, batch_rows, batch_rows))  # what the libraries hold
+    reset_peak()
+    held_nbytes = rss_nbytes()
+    projected_nbytes = _projected_nbytes(detectors, next(iter(few.values())).schema, made, workers)
+    loader = _Loader(made, made.rows, batch_rows)
+    began = time.perf_counter()
+    fitted = fit(loader)
+    return Told(
+        loader.exhausted - began,
+        time.perf_counter() - loader.exhausted,
+        fitted.passes,
+        held_nbytes,
+        peak_rss_nbytes(),
+        projected_nbytes,
+    )
+
+
+class _Loader:
+    """Batches (inputs, labels): the inputs are tokens, which the model hands on."""
+
+    def __init__(self, recipe: Recipe, rows: int, batch_rows: int) -> None:
+        self.recipe, self.rows, self.batch_rows = recipe, rows, batch_rows
+        self.exhausted = 0.0
+        """When the last batch was taken."""
+
+    def __len__(self) -> int:
+        return -(-self.rows // self.batch_rows)
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for index in range(len(self)):
+            start = index * self.batch_rows
+            batch = self.recipe.block(Block(index, start, min(start + self.batch_rows, self.rows)))
+            yield batch["features"], batch["labels"]
+        self.exhausted = time.perf_counter()
+
+
+def _backbone(recipe: Recipe) -> Any:
+    """Return a plain callable from tokens to themselves and logits."""
+    import torch
+
+    weight = torch.from_numpy(recipe.means.T * (AHEAD / recipe.features)).to(
+        getattr(torch, recipe.dtype)
+    )
+
+    def backbone(tokens: Any) -> dict[str, Any]:
+        pooled = tokens.mean(dim=1) if recipe.tokens else tokens
+        return {"features": tokens, "logits": pooled @ weight}
+
+    return backbone
+
+
+def _projected_nbytes(
+    detectors: Mapping[str, Any], schema: Schema, recipe: Recipe, workers: int
+) -> int:
+    """Return what a plan of the fit allots to this process: its threads, and what drives them."""
+    rows = {
+        name: FileRows(Path(name), (recipe.rows, *spec.shape), spec.memory_dtype)
+        for name, spec in schema.arrays.items()
+    }
+    split = ExtractedSplit(rows, classes=schema.classes, name=fitting.SPLIT, attributes={})
+    passes = fitting.passes_of(fitting.jobs_of(detectors, split))
+    resources = settle("threads", workers)
+    projections, _ = projected(passes, resources)
+    client, _ = client_of(passes, projections, resources)
+    return workers * max(each.nbytes for each in projections) + client.nbytes
+
+
+def _tokens_nbytes(recipe: Recipe) -> int:
+    return recipe.rows * recipe.arrays["features"].nbytes
+
+
+def _outcome(recipe: Recipe, asked: Mapping[str, Any], told: Told) -> Outcome:
+    nbytes = _tokens_nbytes(recipe)
+    numbers = {
+        "recipe": asked["recipe"],
+        "detectors": asked["names"],
+        **{key: asked[key] for key in ("pool", "workers", "batch_rows")},
+        **asdict(told),
+        "features_nbytes": nbytes,
+        "total_seconds": told.extract_seconds + told.fit_seconds,
+        "peak_over_features": told.peak_nbytes / nbytes,
+        "within_projection": told.peak_nbytes <= told.projected_nbytes,
+    }
+    shown = table("", "figure")
+    for name, figure in (
+        ("features of all rows", human(nbytes)),
+        ("peak of the process", human(told.peak_nbytes)),
+        ("of it before: libraries, loader, model", human(told.held_nbytes)),
+        ("projected for it", human(told.projected_nbytes)),
+        ("loader, model, temporary files", f"{told.extract_seconds:.1f} s"),
+        (
+            f"fit, {told.passes} pass" + ("es" if told.passes > 1 else ""),
+            f"{told.fit_seconds:.1f} s",
+        ),
+    ):
+        shown.add_row(name, figure)
+    names = ", ".join(asked["names"])
+    title = f"{names} (pool: {asked['pool']}) on a loader of {recipe.rows:,} rows"
+    notes = [
+        f"{asked['workers']} threads of one process; batches of {asked['batch_rows']} rows; the "
+        "model is a plain callable that hands its inputs on as tokens, with logits",
+        "the temporary files take as much disk as the features; they are removed",
+    ]
+    return Outcome("story", numbers, {title: shown}, notes)
