@@ -123,6 +123,30 @@ def test_detectors_of_validation_rows_take_a_loader_of_them():
     assert found["kl"].schema.rows == 90
 
 
+NEEDED = {
+    "ash": {"variant": "s"},
+    "ensemble": {"detectors": ["msp", "she"]},
+    "weighted_energy": {"weights": [1.0, 2.0, 3.0]},
+}
+"""Options without a default."""
+
+
+@pytest.mark.parametrize("name", ff.detectors.names())
+def test_no_detector_needs_other_arguments(name):
+    """MCD.fit takes no device, ReAct's takes others: here there is one signature for all."""
+    random = np.random.default_rng(3)
+    labels = np.arange(160) % 3
+    tokens = random.standard_normal((160, 4, 8)) + 4 * np.eye(3, 8)[labels][:, None, :]
+    tokens = np.abs(tokens).astype("f4")
+    loader = DataLoader(TensorDataset(torch.tensor(tokens), torch.tensor(labels)), batch_size=50)
+    options = {"head": "lda", "workers": 1}
+    chosen = {name: {"name": name, **NEEDED.get(name, {})}}
+    found = ff.fit(chosen, loader, model=lambda x: x, device="cpu", **options)
+    plain = ff.fit(chosen, (tokens, labels), **options)
+    scores = ff.score(found, loader, model=lambda x: x, device="cpu")
+    assert np.array_equal(scores[name], plain[name](tokens))
+
+
 MEMORY = """
 import json, sys
 import numpy as np, torch

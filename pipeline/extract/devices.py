@@ -83,9 +83,10 @@ def held_modules(model: Callable[..., Any]) -> list[Any]:
         values += [*model.args, *model.keywords.values()]
         model = model.func
     values += vars(getattr(model, "__self__", model)).values() if _has_vars(model) else ()
-    if inspect.isfunction(model):
+    inner = inspect.unwrap(model)  # of decorators such as torch.no_grad()
+    if inspect.isfunction(inner):
         with suppress(ValueError):  # a closure that is not filled yet
-            names = inspect.getclosurevars(model)
+            names = inspect.getclosurevars(inner)
             values += [*names.nonlocals.values(), *names.globals.values()]
     found = [getattr(value, "__self__", value) for value in values]
     return [each for each in found if isinstance(each, torch.nn.Module)]

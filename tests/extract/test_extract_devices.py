@@ -60,6 +60,7 @@ def in_closure(device):
         functools.partial(lambda net, x: net(x), linear("meta")),
         in_closure("meta"),
         of_a_global,
+        torch.no_grad()(of_a_global),
     ],
 )
 def test_inputs_go_to_where_the_model_is(model):
