@@ -23,16 +23,16 @@ PIECE_TOKENS = 1024
 class TiedMoments:
     """Count (t,) and mean (t, d) of the valid tokens at each position, and the scatter about them.
 
-    The scatter (d, d) is summed over positions. Tokens are centred about the mean of the first ones
-    at their position in the block before they are multiplied, in ``precision``: ``auto`` is the
-    dtype of the tokens, at least float32; sums are float64 always. States are closed and merged
+    The scatter (d, d) is summed over positions. Tokens are centred about the mean of those that
+    are multiplied with them, in ``precision``: ``auto`` is the dtype of the tokens, at least
+    float32; sums, and the scatter of those means, are float64 always. States are closed and merged
     like those of :class:`ClassMoments`, with positions for classes. Result: :class:`Moments`.
     """
 
     of: Tokens = Tokens()
     where: View = Valid()
     precision: str = "auto"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
@@ -67,20 +67,19 @@ class TiedMoments:
         xp = arrays.namespace(x)
         products = x.dtype if self.precision == "auto" else getattr(xp, self.precision)
         there = valid[:, :, None]
-        deviation = xp.where(there, x, xp.zeros_like(x))
-        deviation = xp.astype(deviation, xp.float64, copy=False)
+        tokens = xp.where(there, x, xp.zeros_like(x))
+        tokens = xp.astype(tokens, xp.float64, copy=False)
         added = xp.astype(xp.count_nonzero(valid, axis=0), xp.int64)
-        first = (state.count == 0) & (added > 0)
-        centre = state.centre
-        if bool(xp.any(first)):
-            size = xp.astype(xp.where(added > 0, added, xp.ones_like(added)), xp.float64)
-            mean = xp.sum(deviation, axis=0) / size[:, None]
-            centre = xp.where(first[:, None], mean, centre)
-        deviation = deviation - centre
-        deviation = xp.where(there, deviation, xp.zeros_like(deviation))
-        total = arrays.add_into(state.total, xp.sum(deviation, axis=0))
+        weight = xp.astype(added, xp.float64)[:, None]
+        mean = xp.sum(tokens, axis=0) / xp.where(weight > 0, weight, xp.ones_like(weight))
+        deviation = xp.where(there, tokens - mean, xp.zeros_like(tokens))
         factors = xp.reshape(xp.astype(deviation, products, copy=False), (-1, x.shape[2]))
         scatter = arrays.syrk_into(state.scatter, factors)
+        # Where rows come in an order, their mean moves: that part is never formed in float32.
+        centre = xp.where((state.count == 0)[:, None], mean, state.centre)
+        offset = xp.where(weight > 0, mean - centre, xp.zeros_like(mean))
+        scatter = arrays.syrk_into(scatter, offset * xp.sqrt(weight))
+        total = arrays.add_into(state.total, weight * offset)
         return OpenMoments(state.count + added, centre, total, scatter)
 
     def close(self, state: State) -> State:
