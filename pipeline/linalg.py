@@ -20,6 +20,8 @@ from pipeline.errors import ConfigError, DataError
 Host = np.ndarray[Any, Any]
 
 RIDGE_STEPS = 12
+NEGLIGIBLE = 1e-6
+"""Share of the largest singular value of a head below which one is rounding."""
 BASE_FEATURES = 64
 """Width at which a triangular matrix is inverted at once."""
 COVARIANCES = ("ridge", "pinvh", "oas", "scatter")
@@ -206,20 +208,21 @@ def principal_axes(moment: Host, products: str = "float64") -> tuple[Host, int]:
 def least_norm_root(weight: Host, bias: Host) -> Host:
     """Return the shortest u (d,) that solves W u = -b in the least-squares sense.
 
-    Singular values of W (k, d) below 1e-10 of the largest count as zero: the rows of a linear
-    discriminant head are dependent up to rounding, and would send u far away otherwise.
+    Singular values of W (k, d) below 1e-6 of the largest count as zero: the rows of a linear
+    discriminant head are dependent up to rounding, that of float32 where it was saved so, and
+    would send u far away otherwise.
     """
     k, d = weight.shape
     if k <= d:
         # W' = Q R with R that can be inverted: u = -Q R^-T b, at a fifth of the cost.
         orthogonal, upper = np.linalg.qr(weight.T)
         diagonal = np.abs(np.diag(upper))
-        if diagonal.min() > 1e-10 * diagonal.max():
+        if diagonal.min() > NEGLIGIBLE * diagonal.max():
             inverse = lower_inverse(upper.T)
-            if np.linalg.norm(inverse) * np.linalg.norm(upper) < 1e10:
+            if np.linalg.norm(inverse) * np.linalg.norm(upper) < 1 / NEGLIGIBLE:
                 root: Host = -orthogonal @ (inverse @ bias)
                 return root
-    return -np.linalg.pinv(weight, rtol=1e-10) @ bias
+    return -np.linalg.pinv(weight, rtol=NEGLIGIBLE) @ bias
 
 
 def lower_inverse(factor: Host) -> Host:

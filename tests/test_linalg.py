@@ -163,3 +163,13 @@ def test_least_norm_root() -> None:
     dependent = np.vstack([W, -W.sum(axis=0)])
     again = least_norm_root(dependent, np.append(b, -b.sum()))
     np.testing.assert_allclose(again, u, atol=1e-10)
+
+
+def test_a_head_that_was_rounded_to_float32_has_the_root_of_the_exact_one() -> None:
+    random = np.random.default_rng(3)
+    W = random.standard_normal((6, 10))
+    W -= W.mean(axis=0)  # dependent rows, as in a linear discriminant
+    u = random.standard_normal(10)
+    u = np.linalg.pinv(W) @ (W @ u)  # of least norm
+    rounded = W.astype(np.float32).astype(np.float64)
+    np.testing.assert_allclose(least_norm_root(rounded, -W @ u), u, atol=1e-5)
