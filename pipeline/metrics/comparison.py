@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -55,18 +56,28 @@ class Scored:
         for parts in zip(*(tables[name] for name in self.detectors), strict=True):
             yield np.stack(parts, axis=1)
 
-    @property
-    def comparable(self) -> bool:
-        """Whether every score has a place: rows that are not finite have none."""
-        tables = (self.inside, *self.outside.values())
-        return not any(np.isnan(block).any() for each in tables for block in self.columns(each))
+    @cached_property
+    def comparable(self) -> list[str]:
+        """Sets whose rows, and the in-distribution ones, all count for every detector.
 
-    @property
-    def nbytes(self) -> int:
-        """Memory that a bootstrap takes for the scores."""
-        rows = sum(int(np.sum(self.ranks_on(name)[0].positives)) for name in self.outside)
-        rows += int(np.sum(next(iter(self.ranks.values())).negatives))
+        Rows that are not finite may be left out, by one detector and not by the next.
+        """
+        rows = {name: _sound_rows(self.columns(tables)) for name, tables in self.outside.items()}
+        inside = _sound_rows(self.columns(self.inside))
+        return [
+            name for name, outside in rows.items()
+            if all(_sides(ranks) == (inside, outside) for ranks in self.ranks_on(name))
+        ]  # fmt: skip
+
+    def nbytes(self, sets: Sequence[str]) -> int:
+        """Return the memory that a bootstrap over sets takes for the scores."""
+        sides = [_sides(self.ranks_on(name)[0]) for name in sets]
+        rows = sides[0][0] + sum(outside for _, outside in sides)
         return 12 * rows * len(self.detectors)
+
+    def all_columns(self, tables: Mapping[str, RowTable]) -> Floats:
+        """Return the scores of all rows of a split at once."""
+        return np.concatenate(list(self.columns(tables)))
 
     def ranks_on(self, name: str) -> list[Ranks]:
         """Return the ranks of each detector over the in-distribution rows and a set."""
@@ -83,22 +94,22 @@ def compared(scored: Scored, candidates: Sequence[str]) -> list[dict[str, Any]]:
 
     The best is one of ``candidates``. ``tied`` says that a detector cannot be told from it at
     :data:`LEVEL`, by Holm's correction for the number of detectors. Groups of several sets are
-    compared by the mean over their sets. Where a side has fewer than two rows, or some scores are
-    NaN, nothing is compared.
+    compared by the mean over their sets. A set is left out where a side has fewer than two rows, or
+    some row counts for some detectors only.
     """
+    grouped = {name for members in scored.groups.values() for name in members}
+    if len(scored.detectors) < 2 or not candidates:
+        return []
     sets = [
-        name for name in scored.outside
-        if all(min(_sides(ranks)) > 1 for ranks in scored.ranks_on(name))
+        name for name in scored.comparable
+        if name in grouped and min(_sides(scored.ranks_on(name)[0])) > 1
     ]  # fmt: skip
-    if len(scored.detectors) < 2 or not candidates or not sets or not scored.comparable:
+    if not sets:
         return []
     rates = None
-    if scored.nbytes <= BOOTSTRAP_NBYTES:
-        inside, *outside = (
-            np.concatenate(list(scored.columns(tables)))
-            for tables in (scored.inside, *(scored.outside[name] for name in sets))
-        )
-        rates = bootstrap_fpr(inside, outside, replicates=REPLICATES)
+    if scored.nbytes(sets) <= BOOTSTRAP_NBYTES:
+        outside = (scored.all_columns(scored.outside[name]) for name in sets)  # one at a time
+        rates = bootstrap_fpr(scored.all_columns(scored.inside), outside, replicates=REPLICATES)
     found = []
     for over, group, members in _columns(scored.groups, sets):
         column = {"over": over, "group": group, "sets": members}
@@ -107,6 +118,16 @@ def compared(scored: Scored, candidates: Sequence[str]) -> list[dict[str, Any]]:
             paired = rates.over([sets.index(name) for name in members])
             found.append(column | _against_best(scored, candidates, "fpr95", paired))
     return found
+
+
+def _sound_rows(blocks: Iterator[Floats]) -> int:
+    """Return the number of rows, or -1 where a score is NaN."""
+    rows = 0
+    for block in blocks:
+        if np.isnan(block).any():
+            return -1
+        rows += len(block)
+    return rows
 
 
 def _sides(ranks: Ranks) -> tuple[int, int]:
@@ -147,15 +168,16 @@ def _against_best(
 def agreement(scored: Scored) -> dict[str, Any] | None:
     """Return Spearman's rank correlation between detectors over all rows of an evaluation.
 
-    Ties have their middle rank. None where some score is NaN or there is no row; a pair of which
-    one detector gives every row the same score is NaN.
+    Ties have their middle rank. Sets of which some row counts for some detectors only are
+    left out. None where nothing is left; a pair of which one detector gives every row the same
+    score is NaN.
     """
-    if not scored.outside or not scored.comparable:
+    if not scored.comparable:
         return None
     places = [_places_among_all(scored, name) for name in scored.detectors]
     size = len(places)
     rows, scatter = 0, np.zeros((size, size))
-    for tables in (scored.inside, *scored.outside.values()):
+    for tables in (scored.inside, *(scored.outside[name] for name in scored.comparable)):
         for block in scored.columns(tables):
             centred = looked_up(places, block) - 0.5  # the mean of middle ranks over n is 1/2
             rows += len(block)
@@ -171,7 +193,7 @@ def agreement(scored: Scored) -> dict[str, Any] | None:
 def _places_among_all(scored: Scored, detector: str) -> Placements:
     """Return the middle ranks over n of the scores of a detector among all rows."""
     values, counts = [], []
-    for place, name in enumerate(scored.outside):
+    for place, name in enumerate(scored.comparable):
         ranks = scored.ranks[detector, name]
         values.append(arrays.to_host(ranks.values))
         sides = (ranks.positives, ranks.negatives) if place == 0 else (ranks.positives,)

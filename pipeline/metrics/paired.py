@@ -37,7 +37,7 @@ Weights = np.ndarray[Any, np.dtype[np.float32]]
 Blocks = Iterable[Floats]
 """Scores of consecutive rows, (rows, D): a column for each detector."""
 
-WEIGHTS_NBYTES = 64 * 2**20
+WEIGHTS_NBYTES = 16 * 2**20
 """Memory for the weights of the replicates that are formed at a time."""
 ROUNDING = 1e-12
 """Share of two variances below which the variance of their difference is rounding."""
@@ -141,18 +141,18 @@ class Replicates(NamedTuple):
 
 def bootstrap_fpr(
     inside: Floats,
-    outside: Sequence[Floats],
+    outside: Iterable[Floats],
     tpr: float = 0.95,
     replicates: int = 1000,
     seed: int = 0,
 ) -> Replicates:
     """Return the FPR at ``tpr`` of D detectors on S sets, and its replicates.
 
-    ``inside`` (n, D) and ``outside[s]`` (n_s, D) are scores, OOD positive, thresholds as in
+    ``inside`` (n, D) and each of ``outside`` (n_s, D) are scores, OOD positive, thresholds as in
     :func:`~pipeline.metrics.fpr_at_tpr`. In a replicate the rows of each split are drawn anew with
     replacement: the same rows for all detectors, the same in-distribution rows for all sets. The
-    result depends on ``seed`` and on nothing else. Memory: 12 bytes for each row and detector, and
-    about 64 MiB.
+    result depends on ``seed`` and on nothing else. Memory: 12 bytes for each row and detector, the
+    scores of ``inside`` and of one set beside them, and about 16 MiB.
 
     Reference: Efron and Tibshirani 1993, "An introduction to the bootstrap", chapters 6 and 16.
     """
@@ -161,7 +161,7 @@ def bootstrap_fpr(
     known, found = _sorted(inside), [_sorted(scores) for scores in outside]
     values = [_rates(known, s, _ones(known), _ones(s), tpr)[0] for s in found]
     rates = np.empty((len(found), replicates, inside.shape[1]))
-    step = max(1, WEIGHTS_NBYTES // (16 * max(len(inside), *map(len, outside))))
+    step = max(1, WEIGHTS_NBYTES // (16 * max(len(each.scores) for each in (known, *found))))
     for start in range(0, replicates, step):
         part = range(start, min(start + step, replicates))
         weights = _drawn(seed, 0, part, len(inside))

@@ -53,8 +53,11 @@ class Column:
 
     @property
     def ranked(self) -> bool:
-        """Whether best and second are marked; ID accuracy belongs to the head, not to a row."""
-        return self.group != "id"
+        """Whether best and second are marked.
+
+        ID accuracy belongs to the head, not to a row; of a covariate shift, 50 % is best.
+        """
+        return self.group not in ("id", "csid")
 
 
 @dataclass(frozen=True)

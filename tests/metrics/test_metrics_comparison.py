@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -78,13 +80,41 @@ def test_blocks_change_nothing():
             assert a["p"] == pytest.approx(b["p"], rel=1e-9, abs=1e-300)
 
 
-def test_a_score_that_is_nan_is_not_compared():
+def test_a_set_with_a_score_that_is_nan_is_not_compared():
     inside, outside, _ = drawn(n=40)
     spoilt = scored(inside, outside)
     part = spoilt.outside["a"]["weak"].parts[1]
     part[2] = np.nan
+    assert {column["over"] for column in compared(spoilt, list(STRENGTHS))} == {"b"}
+    assert agreement(spoilt)["rows"] == 60
+
+
+@pytest.mark.parametrize("score", [np.inf, -np.inf, 0.0])
+def test_a_set_with_a_row_that_does_not_count_for_a_detector_is_not_compared(score):
+    inside, outside, _ = drawn(n=40)
+    kept = outside["a"]["weak"]
+    spoilt = scored(
+        inside, {"a": outside["a"] | {"weak": np.append(kept[:-1], score)}, "b": outside["b"]}
+    )
+    spoilt.ranks["weak", "a"] = ranks(inside["weak"], kept[:-1])
+    assert {column["over"] for column in compared(spoilt, list(STRENGTHS))} == {"b"}
+    assert agreement(spoilt)["rows"] == 60
+
+
+def test_nothing_is_compared_where_an_inside_row_does_not_count_for_a_detector():
+    inside, outside, _ = drawn(n=40)
+    spoilt = scored(inside, outside)
+    for of, tables in outside.items():
+        spoilt.ranks["weak", of] = ranks(inside["weak"][1:], tables["weak"])
     assert compared(spoilt, list(STRENGTHS)) == []
     assert agreement(spoilt) is None
+
+
+def test_a_set_of_no_group_is_not_compared_and_agrees():
+    inside, outside, _ = drawn(n=40)
+    found = replace(scored(inside, outside), groups={"near": ["a"]})
+    assert {column["over"] for column in compared(found, list(STRENGTHS))} == {"a"}
+    assert agreement(found)["rows"] == 80
 
 
 def test_a_set_of_one_row_is_left_out():
@@ -101,7 +131,7 @@ def test_one_detector_has_nobody_to_differ_from():
 
 def test_rates_of_too_many_rows_are_not_tested(monkeypatch):
     inside, outside, _ = drawn(n=40)
-    assert scored(inside, outside).nbytes == 12 * 3 * 80 < BOOTSTRAP_NBYTES
+    assert scored(inside, outside).nbytes(["a", "b"]) == 12 * 3 * 80 < BOOTSTRAP_NBYTES
     monkeypatch.setattr("pipeline.metrics.comparison.BOOTSTRAP_NBYTES", 12 * 3 * 79)
     found = compared(scored(inside, outside), list(STRENGTHS))
     assert {column["metric"] for column in found} == {"auroc"}

@@ -99,6 +99,18 @@ def test_nothing_is_said_of_ties_without_comparisons(results: dict[str, Any]) ->
     assert "≈" not in markdown(check(results))
 
 
+def test_a_covariate_shift_has_no_best(results: dict[str, Any]) -> None:
+    for entry in results["scores"]:
+        entry["group"] = {"near": "near", "far": "csid"}[entry["group"]]
+    table = headline_table(check(results))
+    marked = {
+        column.group
+        for place, column in enumerate(table.columns)
+        if any(row.cells[place].mark for row in table.rows)
+    }
+    assert marked == {"near"}
+
+
 def test_no_marks_where_all_agree(factory: Callable[..., dict[str, Any]]) -> None:
     table = headline_table(check(factory({"msp": 1.0}, far=[])))
     assert {cell.mark for row in table.rows for cell in row.cells} == {""}
@@ -171,7 +183,7 @@ def test_csv_has_one_line_for_each_number(results: dict[str, Any]) -> None:
     assert len(rows) == 9 * 3 * 4
     assert tuple(rows[0]) == (
         *("detector", "options", "ood", "group", "metric"),
-        *("value", "lower", "upper", "exact", "n_id", "n_ood"),
+        *("value", "lower", "upper", "exact", "n_id", "n_ood", "std"),
     )
     assert (rows[0]["value"], rows[0]["exact"]) == ("", "true")
     for row in rows[1:]:
