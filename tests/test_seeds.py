@@ -9,7 +9,7 @@ import pytest
 from pipeline import config, job
 from pipeline.chunk import ArraySpec
 from pipeline.errors import ConfigError, DataError, MissingInputError
-from pipeline.report import headline, read
+from pipeline.report import averaged, headline, read
 from pipeline.report.tables import headline_table
 from pipeline.report.text import markdown
 from pipeline.store import Store
@@ -86,6 +86,29 @@ def test_the_spread_of_a_group_is_that_of_its_means(place):
     assert "standard deviation over 3 seeds" in done.html.read_text()
 
 
+def test_what_differs_between_the_seeds_is_listed_for_each(place):
+    done = job.run(written(place, "[{0}/s0.zarr, {0}/s1.zarr]"))
+    whole = read(done.directory)
+    one = read(place / "runs" / "seeded-seed-1" / whole["seeds"][0])
+    assert [pass_["name"] for pass_ in whole["passes"]] == [
+        f"seed {seed}, {pass_['name']}" for seed in (1, 2) for pass_ in one["passes"]
+    ]
+    assert len(whole["passes"]) == whole["verdict"]["passes"]
+    other = json.loads(json.dumps(one))
+    one["detectors"][0] |= {"options": {"ridge": "0.1"}, "notes": ["alike", "chosen: 0.1"]}
+    other["detectors"][0] |= {"options": {"ridge": "10", "pool": "cls"}, "notes": ["alike"]}
+    found = averaged([one, other])["detectors"][0]
+    assert found["options"] == {"ridge": "0.1 | 10", "pool": "default | cls"}
+    assert found["notes"] == ["alike", "seed 1: chosen: 0.1"]
+
+
+def test_the_spread_is_in_the_csv(place):
+    done = job.run(written(place))
+    score = read(done.directory)["scores"][0]
+    row = (done.directory / "results.csv").read_text().splitlines()[1]
+    assert float(row.rpartition(",")[2]) == stdev(score["metrics"]["auroc"]["seeds"])
+
+
 def test_a_second_run_reads_nothing_and_says_the_same(place):
     first, again = (job.run(written(place)) for _ in range(2))
     assert read(again.directory)["verdict"]["bytes_read"] == 0
@@ -104,8 +127,6 @@ def test_seeds_with_other_sets_are_not_averaged(place):
 
 
 def test_runs_of_other_detectors_are_not_averaged(place):
-    from pipeline.report import averaged
-
     done = read(job.run(written(place, "[{0}/s0.zarr]")).directory)
     other = json.loads(json.dumps(done))
     other["scores"] = other["scores"][:-1]

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeline.errors import DataError
 from pipeline.report.results import check
-from pipeline.report.schema import Results, Value
+from pipeline.report.schema import DetectorFacts, Results, Value
 
 BOUNDS = ("value", "lower", "upper")
 
@@ -15,7 +15,7 @@ def averaged(seeds: Sequence[Results], **own: Any) -> Results:
     """Return the results of several runs of one job on the stores of several checkpoints.
 
     Numbers become means, with those of each seed beside them; time, bytes and passes are added up;
-    memory is that of the run that held most. Histograms, curves and what is listed per class are
+    memory is that of the run that held most. Figures, data and what is listed per class are
     those of the first seed. ``own`` replaces keys such as ``run``.
 
     Raises :class:`DataError` where the runs do not have the same detectors and sets.
@@ -47,13 +47,22 @@ def averaged(seeds: Sequence[Results], **own: Any) -> Results:
         {
             **first,
             "verdict": {**verdicts[0], **added},
+            "detectors": [
+                _detector([one["detectors"][place] for one in seeds])
+                for place in range(len(first["detectors"]))
+            ],
             "scores": scores,
+            "passes": [
+                {**pass_, "name": f"seed {seed}, {pass_['name']}"}
+                for seed, one in enumerate(seeds, 1)
+                for pass_ in one["passes"]
+            ],
             "comparisons": [],
             "classification": _classification(seeds),
             "memory": max((one["memory"] for one in seeds), key=_held),
             "conventions": [
                 f"numbers are means over {len(seeds)} seeds, ± is their standard deviation; "
-                "figures and what is listed per class are those of the first",
+                "figures, data and what is listed per class are those of the first",
                 *first["conventions"],
             ],
             "provenance": provenance,
@@ -63,8 +72,29 @@ def averaged(seeds: Sequence[Results], **own: Any) -> Results:
     )
 
 
-def _shape(results: Results) -> list[tuple[str, str]]:
-    return [(score["detector"], score["ood"]) for score in results["scores"]]
+def _shape(results: Results) -> tuple[list[str], list[tuple[str, str]]]:
+    scored = [(score["detector"], score["ood"]) for score in results["scores"]]
+    return [detector["id"] for detector in results["detectors"]], scored
+
+
+def _detector(seeds: Sequence[DetectorFacts]) -> DetectorFacts:
+    """Return what is known of a detector; options and notes may differ where one was selected."""
+    first = seeds[0]
+    shared = [note for note in first["notes"] if all(note in one["notes"] for one in seeds)]
+    apart = [
+        f"seed {seed}: {note}"
+        for seed, one in enumerate(seeds, 1)
+        for note in one["notes"]
+        if note not in shared
+    ]
+    names = dict.fromkeys(name for one in seeds for name in one["options"])
+    options = {name: _joined([one["options"].get(name) for one in seeds]) for name in names}
+    return {**first, "options": options, "notes": shared + apart}
+
+
+def _joined(values: Sequence[Any]) -> Any:
+    alike = all(one == values[0] for one in values)
+    return values[0] if alike else " | ".join("default" if v is None else str(v) for v in values)
 
 
 def _held(memory: Any) -> int:

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Iterable
+from statistics import stdev
 
 from rich import box
 from rich.table import Table as RichTable
@@ -16,7 +17,7 @@ from pipeline.report.tables import Table, headline_table, set_tables
 NOT_MEASURED = "not measured"
 CSV_COLUMNS = (
     *("detector", "options", "ood", "group", "metric"),
-    *("value", "lower", "upper", "exact", "n_id", "n_ood"),
+    *("value", "lower", "upper", "exact", "n_id", "n_ood", "std"),
 )
 
 
@@ -92,7 +93,10 @@ def _legend(results: Results) -> str:
 
 
 def comma_separated(results: Results) -> str:
-    """The long form: one line for each detector, out-of-distribution set and metric."""
+    """The long form: one line for each detector, out-of-distribution set and metric.
+
+    ``std``: of the numbers of several seeds, of which ``value`` is the mean.
+    """
     out = io.StringIO()
     sheet = csv.writer(out, lineterminator="\n")
     sheet.writerow(CSV_COLUMNS)
@@ -102,13 +106,14 @@ def comma_separated(results: Results) -> str:
     }
     for score in results["scores"]:
         name = score["detector"]
+        of = (name, options[name], score["ood"], score["group"])
         for metric, value in score["metrics"].items():
             numbers = (value["value"], value.get("lower"), value.get("upper"))
             exact = str(value.get("exact", True)).lower()
             rows = (score["n_id"], score["n_ood"])
-            sheet.writerow(
-                (name, options[name], score["ood"], score["group"], metric, *numbers, exact, *rows)
-            )
+            seeds = value.get("seeds", ())
+            spread = stdev(seeds) if len(seeds) > 1 else None
+            sheet.writerow((*of, metric, *numbers, exact, *rows, spread))
     return out.getvalue()
 
 
