@@ -7,7 +7,7 @@ enforced.
 import json
 import math
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import (
     Any,
@@ -141,18 +141,27 @@ def _expect(fits: bool, got: Any, words: str, where: str, key: str) -> None:
 
 
 def _refer(results: Results, where: str) -> None:
-    """Raise DataError unless every score, histogram and curve names a declared detector."""
+    """Raise DataError unless whatever names a detector names a declared one."""
     ids = [detector["id"] for detector in results["detectors"]]
     if len(set(ids)) != len(ids):
         raise DataError(f"{where}: two detectors share an id among {ids}; give each its own `id`")
+    for key, name in _named(results):
+        if name not in ids:
+            raise DataError(f"{where}: {key}: {name!r} is not among the detectors {ids}")
+    _agree(results, where)
+
+
+def _named(results: Results) -> Iterator[tuple[str, str]]:
+    """Yield every place that names a detector, and the name."""
     for key in ("scores", "histograms", "curves"):
         for position, entry in enumerate(cast(list[dict[str, Any]], results[key])):
-            if entry["detector"] not in ids:
-                raise DataError(
-                    f"{where}: {key}[{position}].detector: {entry['detector']!r} is not among "
-                    f"the detectors {ids}"
-                )
-    _agree(results, where)
+            yield f"{key}[{position}].detector", entry["detector"]
+    for position, comparison in enumerate(results.get("comparisons", ())):
+        yield f"comparisons[{position}].best", comparison["best"]
+        for other in comparison["others"]:
+            yield f"comparisons[{position}].others", other["detector"]
+    if agreement := results.get("agreement"):
+        yield from (("agreement.detectors", name) for name in agreement["detectors"])
 
 
 def _agree(results: Results, where: str) -> None:
@@ -164,6 +173,13 @@ def _agree(results: Results, where: str) -> None:
             raise DataError(
                 f"{where}: classification.confusion: expected {k} x {k} counts, one row and "
                 "column for each entry of per_class"
+            )
+    if agreement := results.get("agreement"):
+        k = len(agreement["detectors"])
+        if len(agreement["spearman"]) != k or any(len(row) != k for row in agreement["spearman"]):
+            raise DataError(
+                f"{where}: agreement.spearman: expected {k} x {k} numbers, one row and column for "
+                "each of its detectors"
             )
     for histogram in results["histograms"]:
         for split, counts in histogram["counts"].items():

@@ -178,6 +178,7 @@ def test_large_runs_stay_small(factory: Callable[..., dict[str, Any]]) -> None:
 def test_what_was_not_recorded_is_said(results: dict[str, Any]) -> None:
     results["classification"] = None
     results["curves"] = []
+    results |= {"comparisons": [], "agreement": None}
     results["detectors"] = results["detectors"][:2]
     for key in ("scores", "histograms"):
         results[key] = [r for r in results[key] if r["detector"] in ("msp", "max_logit")]

@@ -97,6 +97,13 @@ def put(value: Any, *path: str | int) -> Change:
         (put({}, "passes"), "passes: expected a list"),
         (put([], "provenance"), "provenance: expected an object"),
         (put("nobody", "curves", 0, "detector"), r"curves\[0\].detector: 'nobody'"),
+        (put("nobody", "comparisons", 0, "best"), r"comparisons\[0\].best: 'nobody'"),
+        (put("nobody", "comparisons", 1, "others", 2, "detector"), r"\[1\].others: 'nobody'"),
+        (put("nobody", "agreement", "detectors", 0), "agreement.detectors: 'nobody'"),
+        (
+            put([0.5], "agreement", "spearman", 0),
+            r"agreement.spearman: expected (\d+) x \1 numbers",
+        ),
         (put("msp", "detectors", 1, "id"), "share an id"),
         (put([1], "histograms", 0, "counts", "id/test"), "expected 64 counts, got 1"),
         (put("cubic", "histograms", 0, "scale"), "expected the scale log or linear, got 'cubic'"),
