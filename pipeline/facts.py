@@ -107,13 +107,14 @@ class Facts:
         }
 
     def _detector(self, member: FittedDetector) -> dict[str, Any]:
+        asked_as = (member.choice or {}).get("member", member.id)
         states = {
             statistic: statistic.state_nbytes(work.split.schema)
             for pass_ in self.trace.passes
             if pass_.stage == "fit"
             for work in pass_.works
             for statistic in work.statistics
-            if member.id in pass_.asked_by.get(statistic, ())
+            if asked_as in pass_.asked_by.get(statistic, ())
         }
         return {
             "id": member.id,

@@ -37,11 +37,13 @@ def detectors_by_id(given: Detectors) -> dict[str, Detector]:
     none at all.
     """
     if isinstance(given, Mapping) and "name" not in given:
-        pairs = [pair for name, entry in given.items() for pair in _members(entry, name)]
+        entries = [_members(entry, name) for name, entry in given.items()]
     else:
         one = isinstance(given, (str, type, Mapping)) or hasattr(given, "passes")
         several: list[Any] = list(given) if isinstance(given, Iterable) and not one else [given]
-        pairs = [pair for entry in several for pair in _members(entry)]
+        entries = [_members(entry) for entry in several]
+    _refuse_twice(entries)
+    pairs = [pair for members in entries for pair in members]
     chosen = dict(pairs)
     if odd := [name for name in chosen if not isinstance(name, str) or name in ("", HEAD)]:
         raise ConfigError(f"{odd[0]!r} cannot name a detector; give an id such as 'mine'")
@@ -51,6 +53,14 @@ def detectors_by_id(given: Detectors) -> dict[str, Detector]:
         twice = sorted({name for name, _ in pairs if [n for n, _ in pairs].count(name) > 1})
         raise ConfigError(f"two detectors are called {', '.join(twice)}; give one another id")
     return chosen
+
+
+def _refuse_twice(several: Sequence[Sequence[tuple[Any, Detector]]]) -> None:
+    """Raise :class:`ConfigError` for two sweeps of one name: one choice would stand for both."""
+    swept = [{made.sweep for _, made in members if isinstance(made, Chosen)} for members in several]
+    names = [name for each in swept for name in each if name]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"two sweeps are called {', '.join(twice)}; give one another id")
 
 
 def _members(entry: Any, name: Any = None) -> list[tuple[Any, Detector]]:

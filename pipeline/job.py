@@ -174,7 +174,7 @@ def _run(
             prepared.selections(fitted), execute, stage="select", skip_nonfinite=skips,
             trace=trace, room=planned.room,
         )  # fmt: skip
-        fitted = prepared.selected(fitted, chosen)
+        fitted, outcomes = prepared.selected(fitted, chosen), outcomes | chosen
         directory = _run_directory(config)  # nothing is left of a run that ends before
         fitted.save(directory / "detectors")
         jobs = prepared.evaluations(fitted)
@@ -220,6 +220,11 @@ def _roles(
 
     found = {prepared.train.name: counted(prepared.train, "id_train")}
     found |= {name: counted(split, "id_val") for name, split in prepared.further.items()}
+    found |= {
+        split.name: counted(split, role)
+        for role, split in prepared.choosing.items()
+        if split.name not in found
+    }
     sets = prepared.sets
     if sets is not None:
         found[sets.id_test.name] = counted(sets.id_test, "id_test")

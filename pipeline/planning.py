@@ -99,21 +99,32 @@ class Prepared:
             {name: [self._split(s) for s in names] for name, names in groups.items() if names},
         )
 
+    @cached_property
+    def choosing(self) -> dict[str, Split]:
+        """The splits that choose among the members of sweeps, by role; none where nobody does."""
+        wanted = self.config.select
+        if wanted is None:
+            return {}
+        return {"id_val": self._split(wanted.id), "ood_val": self._split(wanted.ood)}
+
     def selections(self, fitted: api.Fitted) -> dict[str, Job]:
         """Return the jobs that choose among the members of sweeps."""
         wanted = self.config.select
         if wanted is None:
             return {}
-        splits = (self._split(wanted.id), self._split(wanted.ood))
-        return selection_jobs(fitted, *splits, wanted.metric)
+        inside, outside = self.choosing["id_val"], self.choosing["ood_val"]
+        made = selection_jobs(fitted, inside, outside, wanted.metric)
+        if "labels" in inside.schema.arrays and labels_of(inside) not in self.fits:
+            made[labels_of(inside)] = Job(LabelCounts(), {TRAIN: (inside,)})
+        return made
 
     def selected(self, fitted: api.Fitted, outcomes: Mapping[str, Any]) -> api.Fitted:
         """Return the fitted detectors once one of each sweep was chosen."""
         wanted = self.config.select
         if wanted is None:
             return fitted
-        splits = (self._split(wanted.id), self._split(wanted.ood))
-        return selected(fitted, outcomes, *splits, wanted.metric)
+        inside, outside = self.choosing["id_val"], self.choosing["ood_val"]
+        return selected(fitted, outcomes, inside, outside, wanted.metric)
 
     def evaluations(self, fitted: api.Fitted) -> dict[str, Job]:
         """Return the jobs of the evaluation."""

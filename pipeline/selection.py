@@ -75,6 +75,9 @@ def selection_jobs(fitted: Fitted, id_val: Split, ood_val: Split, metric: str) -
             "no detector was swept: give an option as a list, as in "
             "{'name': 'knn', 'k': [10, 50, 200]}"
         )
+    for name in {member.sweep for member in swept.values()} & fitted.keys():
+        if name not in swept or swept[name].sweep != name:
+            raise ConfigError(f"{name} is a detector and a sweep; give one another id")
     for member in swept.values():
         for split in (id_val, ood_val):
             member.accept(split)
@@ -100,8 +103,6 @@ def selected(
     for name, member in fitted.items():
         if member.sweep in best:
             members[member.sweep] = best[member.sweep]
-        elif name in best:
-            raise ConfigError(f"{name} is a detector and a sweep; give one another id")
         else:
             members[name] = member
     return fitted.only(members)

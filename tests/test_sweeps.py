@@ -1,6 +1,7 @@
 """Sweeps: lists as options, what they share, and the choice of one member on validation rows."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -12,8 +13,9 @@ from pipeline.api import Fitted
 from pipeline.chunk import ArraySpec
 from pipeline.detectors import Chosen
 from pipeline.errors import ConfigError, DataError
-from pipeline.inputs import detectors_by_id
+from pipeline.inputs import as_split, detectors_by_id
 from pipeline.planning import plan
+from pipeline.selection import selection_jobs
 from pipeline.store import ArraySplit, Store
 
 K, D = 4, 12
@@ -176,6 +178,73 @@ def test_a_resolved_job_with_a_sweep_is_the_same_job(store):
     assert list(again.detectors) == list(first.detectors)
     assert again.resolved() == first.resolved()
     assert json.loads(json.dumps(first.model_dump(mode="json")))["select"]["ood"] == "ood/val"
+
+
+def test_a_resolved_sweep_of_one_value_is_the_same_job(store):
+    path = written(store, "select: {}\n")
+    path.write_text(path.read_text().replace("[1.0e-6, 0.1, 10]", "[0.1]"))
+    first = config.load(path)
+    (store / "again.yaml").write_text(first.resolved())
+    again = config.load(store / "again.yaml")
+    assert list(again.detectors) == ["mahalanobis(ridge=0.1)", "energy"] == list(first.detectors)
+    assert again.resolved() == first.resolved()
+
+
+def test_what_is_chosen_keeps_its_state_and_the_report_names_the_splits_it_was_chosen_on(store):
+    whole = {d["id"]: d for d in job.run(written(store)).results["detectors"]}
+    done = job.run(written(store, "select: {}\n")).results
+    chosen = done["detectors"][0]
+    assert chosen["id"] == "mahalanobis"
+    assert chosen["state_nbytes"] == whole["mahalanobis(ridge=0.1)"]["state_nbytes"] > 0
+    splits = {split["split"]: split for split in done["data"]}
+    assert splits["ood/val"]["role"] == "ood_val"
+    assert splits["id/val"]["role"] == "id_val"
+    assert sum(splits["id/val"]["class_counts"]) == 100
+    assert {"id/val", "ood/val"} <= done["provenance"]["checksums"].keys()
+
+
+@pytest.mark.parametrize(
+    ("evaluated", "place"),
+    [
+        ("{id: id/test, far: [ood/far/a], near: [ood/val]}", "evaluate.near[0]: ood/val is what"),
+        ("{id: id/val, far: [ood/far/a]}", "evaluate.id: id/val is what"),
+    ],
+)
+def test_rows_that_chose_are_not_evaluated(store, evaluated, place):
+    path = written(store, "select: {}\n")
+    path.write_text(path.read_text().replace("{id: id/test, far: [ood/far/a]}", evaluated))
+    with pytest.raises(ConfigError, match=re.escape(place)):
+        config.load(path)
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ("{name: knn, k: [1, 2]}, {name: knn, k: [5]}", "two sweeps are called 'knn'"),
+        ("{name: knn, k: [1, 2]}, {name: energy, id: knn}", "'knn' will be what select keeps"),
+    ],
+)
+def test_a_name_that_a_choice_would_take_twice_is_refused(store, entries, says):
+    path = written(store, "select: {}\n")
+    path.write_text(path.read_text().replace("detectors: [", f"detectors: [{entries}, "))
+    with pytest.raises(ConfigError, match=says):
+        config.load(path)
+
+
+def test_two_sweeps_of_one_name_are_refused():
+    twice = [{"name": "knn", "k": [1, 2]}, {"name": "knn", "k": [5, 10]}]
+    with pytest.raises(ConfigError, match="two sweeps are called knn"):
+        detectors_by_id(twice)
+    assert len(detectors_by_id([twice[0], {**twice[1], "id": "more"}])) == 4
+
+
+def test_a_detector_called_like_a_sweep_is_refused_before_anything_is_scored():
+    given = [{"name": "energy", "temperature": [1, 2]}, {"name": "msp", "id": "energy"}]
+    found = ff.fit(given, draw(50, 0), workers=2)
+    with pytest.raises(ConfigError, match="energy is a detector and a sweep"):
+        selection_jobs(
+            found, *(as_split(draw(9, 1)[0], name=n) for n in ("id/val", "ood/val")), "auroc"
+        )
 
 
 @pytest.mark.parametrize(

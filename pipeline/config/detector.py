@@ -42,6 +42,12 @@ class DetectorConfig(BaseModel):
     """
 
     @property
+    def sweep(self) -> str:
+        """The name of the sweep that it is; empty for a single detector."""
+        (made, *_) = self.members.values()
+        return made.sweep if isinstance(made, detectors.Chosen) else ""
+
+    @property
     def fit_split(self) -> str:
         """The split that it is fitted on; empty for that of the job."""
         (made, *_) = self.members.values()
@@ -65,7 +71,7 @@ class DetectorConfig(BaseModel):
         if "id" in entry and (not isinstance(name, str) or not name.strip()):
             raise refusal(detail(("id",), f"expected text, got {name!r}", given))
         members = _members(made, entry["name"], name, options)
-        own = name or (next(iter(members)) if len(members) == 1 else "")
+        own = name or ("" if sweeps.swept(made, options) else next(iter(members)))
         return {"name": entry["name"], "id": own, "options": options, "members": members}
 
     @model_serializer

@@ -125,13 +125,15 @@ class JobConfig(Section):
     def _distinct(cls, entries: tuple[DetectorConfig, ...]) -> tuple[DetectorConfig, ...]:
         if not entries:
             raise ConfigError("expected at least one")
-        ids = [(n, name) for n, entry in enumerate(entries) for name in entry.members]
-        first = {name: n for n, name in reversed(ids)}
+        members = [(n, name) for n, entry in enumerate(entries) for name in entry.members]
+        swept = [(n, entry.sweep) for n, entry in enumerate(entries) if entry.sweep]
         wrong = [
             detail(
-                (n, "id"), f"two detectors are called {name!r}, give one another id",
+                (n, "id"), f"two {what} are called {name!r}, give one another id",
                 other=("detectors", first[name]),
             )
+            for what, ids in (("detectors", members), ("sweeps", swept))
+            for first in [{name: n for n, name in reversed(ids)}]
             for n, name in ids if first[name] != n
         ]  # fmt: skip
         if wrong:
@@ -154,10 +156,46 @@ class JobConfig(Section):
 
     @model_validator(mode="after")
     def _something_to_select(self) -> JobConfig:
-        swept = any(len(entry.members) > 1 for entry in self.entries)
-        if self.select is not None and not swept:
+        if self.select is not None and not any(entry.sweep for entry in self.entries):
             text = "no option of a detector is a list: there is nothing to choose from"
             raise refusal(detail(("select",), text))
+        taken = {*self.detectors, *(self.evaluate.baselines if self.evaluate else ())}
+        wrong = [
+            detail(
+                ("detectors", n, "id"),
+                f"{entry.sweep!r} will be what select keeps of this sweep, and names another "
+                "detector; give one another id",
+            )
+            for n, entry in enumerate(self.entries)
+            if self.select and entry.sweep in taken
+        ]  # fmt: skip
+        if wrong:
+            raise refusal(*wrong)
+        return self
+
+    @model_validator(mode="after")
+    def _chosen_on_other_rows(self) -> JobConfig:
+        if self.select is None or self.evaluate is None:
+            return self
+        tested = self.evaluate
+        places = {("id",): tested.id} | {
+            (group, n): name
+            for group, names in {
+                "near": tested.near,
+                "far": tested.far,
+                "csid": tested.csid,
+            }.items()
+            for n, name in enumerate(names)
+        }
+        wrong = [
+            detail(
+                ("evaluate", *place), f"{name} is what select chooses on; evaluate on other rows"
+            )
+            for place, name in places.items()
+            if name in (self.select.id, self.select.ood)
+        ]
+        if wrong:
+            raise refusal(*wrong)
         return self
 
     @model_validator(mode="after")

@@ -40,7 +40,7 @@ class ArrayFacts(TypedDict):
 
 
 class SplitFacts(TypedDict):
-    """One split the run read; ``role`` is id_train, id_val, id_test, near, far or csid."""
+    """One split the run read; ``role`` is id_train, id_val, ood_val, id_test, near, far or csid."""
 
     split: str
     role: str
