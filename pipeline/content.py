@@ -36,7 +36,10 @@ def value(cls: type[T]) -> type[T]:
 
     def settle(self: Any) -> None:
         for name, hint in hints(type(self)).items():
-            object.__setattr__(self, name, _normalise(getattr(self, name), hint))
+            try:
+                object.__setattr__(self, name, _normalise(getattr(self, name), hint))
+            except ConfigError as error:
+                raise ConfigError(f"{name}: {error}") from None
         if check is not None:
             check(self)
 
@@ -90,6 +93,8 @@ def _normalise(entry: Any, hint: Any) -> Any:
 
 def _normalise_each(entries: Sequence[Any], hint: Any) -> tuple[Any, ...]:
     """Bring the entries of a list or tuple into the form that ``tuple[...]`` declares for each."""
+    if hint in (bool, float, int, str):
+        raise ConfigError(f"expected {hint.__name__}, got {entries!r}")
     declared = typing.get_args(hint) if typing.get_origin(hint) is tuple else (Any, ...)
     if declared[-1:] == (...,):
         declared = declared[:1] * len(entries)

@@ -119,6 +119,8 @@ def test_what_does_not_fit_is_refused() -> None:
     for endless in (np.inf, np.nan):
         with pytest.raises(ConfigError, match="expected int"):
             Outer(1.0, steps=endless)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"steps: expected int, got \[1, 2\]"):
+        Outer(1.0, steps=[1, 2])  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="expected 2 entries"):
         Outer(1.0, span=(1, 2.0, 3.0))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"Const\(array\)"):
