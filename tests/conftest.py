@@ -17,6 +17,17 @@ settings.load_profile("ci" if "CI" in os.environ else "default")
 pytest.register_assert_rewrite("pipeline.testing")
 
 
+MEASURED = ("memory", "kill", "signal")
+"""Words in the names of tests that measure this machine, or hit processes at chosen moments."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that must not run beside others; the rest may share the cores."""
+    for item in items:
+        if any(word in item.nodeid for word in MEASURED):
+            item.add_marker(pytest.mark.alone)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Keep what tests measure of this machine out of the cache of whoever runs them."""

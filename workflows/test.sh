@@ -6,9 +6,12 @@ install test
 cd "$root"
 # Two BLAS threads beside two test processes would fight for the same cores.
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
-if [ $# -eq 0 ]; then
-    "$venv/bin/ruff" check .
-    "$venv/bin/ruff" format --check .
-    "$venv/bin/mypy"
-fi
-exec "$venv/bin/python" -m pytest "$@"
+[ $# -eq 0 ] || exec "$venv/bin/python" -m pytest "$@"
+"$venv/bin/ruff" check .
+"$venv/bin/ruff" format --check .
+"$venv/bin/mypy"
+# A process for each core; then what measures the machine, one by one.
+failed=0
+"$venv/bin/python" -m pytest -n "$(nproc)" --dist loadfile -m "not alone" || failed=$?
+"$venv/bin/python" -m pytest -m alone || failed=$?
+exit $failed
