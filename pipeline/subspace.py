@@ -23,6 +23,13 @@ from pipeline.views import Linear, View
 
 Host = np.ndarray[Any, Any]
 
+MADE_UP_ROWS = 64
+"""Most dimensions that vectors of a rehearsal span."""
+LARGE = 256
+"""Features from which on a decomposition takes longer than to look whether rows are made up."""
+ROUNDING = 1e-12
+"""Share of the largest variance that counts as none where ranks are bounded."""
+
 
 @dataclass(frozen=True)
 class PrincipalSpace:
@@ -67,17 +74,24 @@ def principal_space(moment: Host, products: str = "float64") -> PrincipalSpace:
 
     ``products`` is the dtype in which the products of the moment were formed: it bounds the rank.
     The last one is remembered, since a sweep shares it. In a rehearsal, whose few rows span little,
-    every direction counts as spanned; its axes are those of the moment, which may be a real one.
+    every direction counts as spanned. Its axes are those of the moment, which may be a real one;
+    only where it is large, and plainly of made-up rows, those of the features spare the time.
     Raises :class:`DataError` for a moment that is not finite.
     """
     if not np.isfinite(moment).all():
         raise DataError("the second moment of the fit rows is not finite; look for huge features")
+    d = len(moment)
+    if REHEARSING.get() and d > LARGE and _spans_at_most(moment, MADE_UP_ROWS):
+        return PrincipalSpace(np.eye(d), np.ones(d), d)
     key = (Const(moment).digest, products)
     space = _LAST.get(key)
     if space is None:
         _LAST.clear()  # before the next is made: matrices of thousands of rows are large
         space = _LAST[key] = _decomposed(moment, products)
-    return replace(space, rank=len(moment)) if REHEARSING.get() else space
+    if not REHEARSING.get():
+        return space
+    # Directions that no made-up row varies along may still have to divide.
+    return replace(space, rank=d, variances=np.where(space.variances > 0, space.variances, 1.0))
 
 
 _LAST: dict[tuple[str, str], PrincipalSpace] = {}
@@ -87,6 +101,21 @@ def _decomposed(moment: Host, products: str) -> PrincipalSpace:
     axes, rank = principal_axes(moment, products)
     variances = np.maximum(np.einsum("ij,ij->j", axes, moment @ axes), 0.0)
     return PrincipalSpace(axes, variances, rank)
+
+
+def _spans_at_most(moment: Host, most: int) -> bool:
+    """Tell whether a second moment (d, d) has at most such a rank: pivoted Cholesky, d most^2."""
+    rest = np.diag(moment).copy()
+    rounding = ROUNDING * rest.max()
+    factor = np.zeros((most, len(rest)))
+    for step in range(most):
+        pivot = int(rest.argmax())
+        if rest[pivot] <= rounding:
+            return True
+        row = moment[pivot] - factor[:step, pivot] @ factor[:step]
+        factor[step] = row / np.sqrt(rest[pivot])
+        rest -= factor[step] ** 2
+    return bool(rest.max() <= rounding)
 
 
 def as_components(wanted: float) -> int | float:

@@ -18,6 +18,13 @@ def covariance(d=8, seed=0, rank=None):
     return np.cov((x @ np.random.default_rng(1).standard_normal((x.shape[1], d))).T, ddof=0), x
 
 
+@pytest.fixture
+def rehearsing():
+    token = REHEARSING.set(True)
+    yield
+    REHEARSING.reset(token)
+
+
 def test_axes_and_variances_are_those_of_the_eigenvectors_largest_first():
     moment, _ = covariance()
     space = principal_space(moment)
@@ -84,6 +91,22 @@ def test_a_rehearsal_spans_everything_with_the_axes_of_the_moment():
         assert space.components(70, "it") == 70
     finally:
         REHEARSING.reset(token)
+
+
+@pytest.mark.parametrize("rows", [64, 65, 400])
+def test_a_rehearsal_decomposes_no_large_moment_of_made_up_rows(rows, rehearsing):
+    x = np.random.default_rng(0).standard_normal((rows, 300))
+    moment = x.T @ x / rows
+    axes = principal_space(moment).axes
+    assert (axes == np.eye(300)).all() == (rows == 64)
+
+
+def test_what_a_rehearsal_keeps_may_divide(rehearsing):
+    x = np.random.default_rng(0).standard_normal((64, 500))
+    for width in (100, 500):
+        moment = x[:20, :width].T @ x[:20, :width]
+        assert (principal_space(moment).variances > 0).all()
+    assert (principal_space(np.zeros((3, 3))).variances > 0).all()
 
 
 def test_a_moment_that_is_not_finite_is_an_error():

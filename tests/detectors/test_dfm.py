@@ -193,8 +193,9 @@ def test_components_beyond_what_the_rows_span_are_an_error():
         scores(DFM(), np.ones((9, 12)), flat)
 
 
-def test_a_plan_rehearses_on_fewer_rows_than_components():
-    job = Job(DFM(components=100), {"train": (rows(noise(300, 200)).cut(),)})
+@pytest.mark.parametrize("score", ["reconstruction", "likelihood"])
+def test_a_plan_rehearses_on_fewer_rows_than_components(score):
+    job = Job(DFM(score, components=100), {"train": (rows(noise(300, 200)).cut(),)})
     passes, outcomes = rehearse({"dfm": job})
     assert len(passes) == 1
     assert outcomes["dfm"].notes[0].startswith("100 of 200")
