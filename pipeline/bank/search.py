@@ -15,6 +15,7 @@ from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
 from pipeline.linalg import squared_norms
+from pipeline.procedure import REHEARSING
 from pipeline.views import View, memoised
 
 KEPT = (1, 16, 64, 256, 1024)
@@ -22,6 +23,8 @@ KEPT = (1, 16, 64, 256, 1024)
 CLOSE = 1e-6
 """Squared distances below this share of both squared norms are taken directly: the expanded square
 has lost their digits."""
+LARGEST_REHEARSED = 1e6
+"""What is beyond the neighbours that a rehearsal looks at: statistics of scores stay finite."""
 DIRECT_ENTRIES = 2**18
 """Entries of the differences that are formed at a time."""
 
@@ -36,11 +39,13 @@ def largest(
 
     ``queries`` (n, d) are float64, or cast tile by tile. ``compare`` takes what ``of_query`` made
     of a tile of queries and ``of_bank`` of one of the bank, and gives (queries, entries). Where
-    the bank has fewer entries than k, the last values are minus infinity.
+    the bank has fewer entries than k, the last values are minus infinity; in a rehearsal, which
+    looks at few entries, they are finite.
     """
     xp = arrays.namespace(queries)
     device = arrays.device_of(queries)
-    best = xp.full((queries.shape[0], k), -xp.inf, dtype=xp.float64, device=device)
+    nothing = -LARGEST_REHEARSED if REHEARSING.get() else -xp.inf
+    best = xp.full((queries.shape[0], k), nothing, dtype=xp.float64, device=device)
     for tile in bank.tiles(queries):
         prepared = of_bank(tile)
         for rows in arrays.tiles(queries.shape[0]):

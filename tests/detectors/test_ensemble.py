@@ -5,13 +5,16 @@ import reference_formulas as reference
 import pipeline as ff
 from pipeline import detectors
 from pipeline.detectors import (
+    KNN,
     SHE,
     Energy,
     Ensemble,
     KLMatching,
     Mahalanobis,
+    NNGuide,
     RelativeMahalanobis,
 )
+from pipeline.engine import Job, rehearse
 from pipeline.errors import ConfigError, DataError
 from pipeline.inputs import detectors_by_id
 from pipeline.testing import DetectorLaws, drive, recipes
@@ -108,3 +111,10 @@ def test_a_list_that_is_none_is_refused():
         detectors.make("ensemble", detectors="energy")
     with pytest.raises(ConfigError, match="needs its name"):
         detectors.make("ensemble", detectors=[{"ridge": 1}])
+
+
+@pytest.mark.parametrize("member", [KNN(), NNGuide(k=40)])
+def test_a_plan_rehearses_with_members_that_look_at_more_neighbours_than_it(member):
+    rows = recipes.labelled()
+    passes, _ = rehearse({"it": Job(Ensemble((member, Energy())), {"train": (rows.cut(),)})})
+    assert len(passes) == 2
