@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from pipeline.api import FittedDetector
 from pipeline.chunk import Split
 from pipeline.cluster import Resources
 from pipeline.content import digest
 from pipeline.detectors import name_of, options_of, shown
 from pipeline.engine import Trace
 from pipeline.evaluation import Evaluation
+from pipeline.fitted import FittedDetector
 from pipeline.plan import Pass, Projection, describe
 from pipeline.report import SCHEMA
 

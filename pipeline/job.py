@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pipeline import api, files, locks, report, stopping
+from pipeline import files, locks, report, stopping
 from pipeline.chunk import Block, Split
 from pipeline.cluster import open_cluster, parse_nbytes
 from pipeline.config import JobConfig, load
@@ -22,6 +22,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluation import Evaluation
 from pipeline.facts import Facts
 from pipeline.fill import Progress, fill
+from pipeline.fitted import Fitted, members_of
 from pipeline.fold import Partial
 from pipeline.inputs import cache_directory
 from pipeline.machine import reset_peak
@@ -142,7 +143,7 @@ def _run(
     command: str,
     told: Progress,
     part: tuple[int, int] | None,
-    earlier: api.Fitted | None,
+    earlier: Fitted | None,
     held: locks.Held,
     began: float,
 ) -> Done:
@@ -169,7 +170,7 @@ def _run(
             prepared.fits, execute, skip_nonfinite=skips, trace=trace, pin=pinned,
             room=planned.room,
         )  # fmt: skip
-        fitted = api.members_of(config.detectors, prepared.fits, outcomes, trace)
+        fitted = members_of(config.detectors, prepared.fits, outcomes, trace)
         chosen = run_jobs(
             prepared.selections(fitted), execute, stage="select", skip_nonfinite=skips,
             trace=trace, room=planned.room,

@@ -28,6 +28,8 @@ from pipeline.engine import (
 from pipeline.errors import MissingInputError
 from pipeline.evaluation import Evaluation, LabelCounts, Sets
 from pipeline.facts import pass_facts
+from pipeline.fitted import Fitted, members_of
+from pipeline.fold import Partial
 from pipeline.heads import Head
 from pipeline.inputs import cache_directory, choose_head, fit_jobs
 from pipeline.machine import memory_limit_nbytes
@@ -38,6 +40,7 @@ from pipeline.plan import (
     Projection,
     Room,
     Span,
+    Work,
     check,
     check_client,
     explain,
@@ -107,7 +110,7 @@ class Prepared:
             return {}
         return {"id_val": self._split(wanted.id), "ood_val": self._split(wanted.ood)}
 
-    def selections(self, fitted: api.Fitted) -> dict[str, Job]:
+    def selections(self, fitted: Fitted) -> dict[str, Job]:
         """Return the jobs that choose among the members of sweeps."""
         wanted = self.config.select
         if wanted is None:
@@ -118,7 +121,7 @@ class Prepared:
             made[labels_of(inside)] = Job(LabelCounts(), {TRAIN: (inside,)})
         return made
 
-    def selected(self, fitted: api.Fitted, outcomes: Mapping[str, Any]) -> api.Fitted:
+    def selected(self, fitted: Fitted, outcomes: Mapping[str, Any]) -> Fitted:
         """Return the fitted detectors once one of each sweep was chosen."""
         wanted = self.config.select
         if wanted is None:
@@ -126,7 +129,7 @@ class Prepared:
         inside, outside = self.choosing["id_val"], self.choosing["ood_val"]
         return selected(fitted, outcomes, inside, outside, wanted.metric)
 
-    def evaluations(self, fitted: api.Fitted) -> dict[str, Job]:
+    def evaluations(self, fitted: Fitted) -> dict[str, Job]:
         """Return the jobs of the evaluation."""
         sets = self.sets
         if sets is None or not sets.ood:
@@ -136,7 +139,7 @@ class Prepared:
             made[labels_of(sets.id_test)] = Job(LabelCounts(), {TRAIN: (sets.id_test,)})
         return made
 
-    def evaluation(self, fitted: api.Fitted, outcomes: Mapping[str, Any]) -> Evaluation:
+    def evaluation(self, fitted: Fitted, outcomes: Mapping[str, Any]) -> Evaluation:
         """Return the evaluation from the outcomes of its jobs."""
         sets = self.sets
         if sets is None or not sets.ood:
@@ -287,7 +290,7 @@ def plan(
     return plan_of(config, Prepared(config, declared, opened), earlier_run(config, pin))
 
 
-def plan_of(config: JobConfig, prepared: Prepared, earlier: api.Fitted | None = None) -> Planned:
+def plan_of(config: JobConfig, prepared: Prepared, earlier: Fitted | None = None) -> Planned:
     """Rehearse the job on made-up rows, and look up what earlier runs have left of it.
 
     What a pass asks for may depend on the results of an earlier one: these are known where every
@@ -297,20 +300,28 @@ def plan_of(config: JobConfig, prepared: Prepared, earlier: api.Fitted | None = 
     pin = pinned_to(earlier.turns, cache, config.store) if earlier else None
     skips = config.nonfinite == "skip"
 
-    def passes_of(known: Known, room: Room | None) -> tuple[list[Pass], api.Fitted]:
+    def passes_of(known: Known, room: Room | None) -> tuple[list[Pass], Fitted]:
+        unknown: list[Work] = []
+
+        def looked_up(work: Work) -> Partial | None:
+            found = known(work)
+            unknown.extend([work] if found is None else [])
+            return found
+
         fitting, outcomes = rehearse(
-            prepared.fits, skip_nonfinite=skips, known=known, pin=pin, room=room
+            prepared.fits, skip_nonfinite=skips, known=looked_up, pin=pin, room=room
         )
-        fitted = api.members_of(config.detectors, prepared.fits, outcomes, Trace(fitting))
-        # Which members a selection will keep is unknown: room is made for all of them.
-        stages = {"select": prepared.selections(fitted), "score": prepared.evaluations(fitted)}
-        later = [
-            pass_
-            for stage, jobs in stages.items()
-            if jobs
-            for pass_ in rehearse(jobs, stage=stage, skip_nonfinite=skips, room=room)[0]
-        ]
-        return fitting + later, fitted
+        fitted = members_of(config.detectors, prepared.fits, outcomes, Trace(fitting))
+        selecting, outcomes = rehearse(
+            prepared.selections(fitted), stage="select", skip_nonfinite=skips, known=looked_up,
+            room=room,
+        )  # fmt: skip
+        if not unknown:  # else room is made for all members: any of them may be kept
+            fitted = prepared.selected(fitted, outcomes)
+        scoring, _ = rehearse(
+            prepared.evaluations(fitted), stage="score", skip_nonfinite=skips, room=room
+        )
+        return fitting + selecting + scoring, fitted
 
     wanted = config.resources
     sketch, _ = passes_of(nothing_known, None)
@@ -341,16 +352,16 @@ def family_of(config: JobConfig) -> Path:
     return Path(config.report.directory) / config.name
 
 
-def earlier_run(config: JobConfig, pin: str | Path | None) -> api.Fitted | None:
+def earlier_run(config: JobConfig, pin: str | Path | None) -> Fitted | None:
     """Return the detectors of the run that a job is pinned to: a directory, or ``LATEST``."""
     if pin is None:
         return None
     family = family_of(config)
     if str(pin) != LATEST:
-        return api.Fitted.load(Path(pin) / "detectors")
+        return Fitted.load(Path(pin) / "detectors")
     if not (family / LATEST).is_file():
         raise MissingInputError(f"{family} holds no finished run to pin this one to")
-    return api.Fitted.load(family / (family / LATEST).read_text().strip() / "detectors")
+    return Fitted.load(family / (family / LATEST).read_text().strip() / "detectors")
 
 
 def rates_of(config: JobConfig) -> Calibration | None:

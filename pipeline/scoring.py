@@ -17,7 +17,7 @@ from pipeline.engine import Job, run_jobs
 from pipeline.errors import ConfigError
 from pipeline.evaluation import Tabled
 from pipeline.loaders import splits_of
-from pipeline.procedure import TRAIN, Passes, Procedure, Scored, Scorer
+from pipeline.procedure import TRAIN, Passes, Procedure, Scored, Scorer, Scores
 from pipeline.quantiles import order_statistics
 from pipeline.views import Every, View
 from pipeline.workplace import planned, workplace
@@ -58,6 +58,15 @@ class Threshold:
 
         _, found = yield from order_statistics(schema, self.of, last_kept, where=Every())
         return float(found[0, 0])
+
+
+def scores_of(
+    fitted: Mapping[str, Member], data: Any, *, per_image: bool = False, **options: Any
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the scores of every detector: see :func:`pipeline.api.score`."""
+    view = Scored if per_image else Scores
+    tables = over_rows(fitted, data, lambda f: Tabled(view(f.scorer)), **options)
+    return {name: tables[name].array() for name in fitted}
 
 
 def thresholds_of(

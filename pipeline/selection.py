@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import evaluation
-from pipeline.api import Fitted, FittedDetector
 from pipeline.chunk import Split
 from pipeline.detectors import fit_split_name
 from pipeline.engine import Job, run_jobs
 from pipeline.errors import ConfigError, DataError
 from pipeline.evaluation import Evaluation, Sets
+from pipeline.fitted import Fitted, FittedDetector
 from pipeline.inputs import as_split
 from pipeline.procedure import Scored
 from pipeline.workplace import workplace

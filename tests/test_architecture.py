@@ -35,6 +35,7 @@ LAYERS = (
     ("workplace",),
     ("loaders",),
     ("scoring",),
+    ("fitted",),
     ("api", "report", "testing"),
     ("config", "facts", "selection"),
     ("detector_table", "fill", "planning", "shapes"),

@@ -17,6 +17,7 @@ from pipeline.bench.measuring import Outcome, Say, alternate, medians, spread, t
 from pipeline.bench.served import served
 from pipeline.chunk import ArraySpec, Split
 from pipeline.content import Const
+from pipeline.fitted import Fitted
 from pipeline.heads import LinearHead
 from pipeline.store import Store
 
@@ -115,7 +116,7 @@ def _stored(path: Path, data: Mapping[str, Any], classes: int) -> Split:
     return store.split("id/train")
 
 
-def _fit(chosen: Mapping[str, Any], data: Any, directory: Path) -> api.Fitted:
+def _fit(chosen: Mapping[str, Any], data: Any, directory: Path) -> Fitted:
     with tempfile.TemporaryDirectory(dir=directory) as cache:
         return api.fit(chosen, data, cluster="threads", workers=THREADS, cache=cache)
 
@@ -126,7 +127,7 @@ def _fit_seconds(chosen: Mapping[str, Any], data: Any, directory: Path) -> float
     return time.perf_counter() - began
 
 
-def _score_seconds(fitted: api.Fitted, queries: Any, directory: Path) -> float:
+def _score_seconds(fitted: Fitted, queries: Any, directory: Path) -> float:
     began = time.perf_counter()
     api.score(fitted, queries, cluster="threads", workers=THREADS, cache=directory / "scores")
     return time.perf_counter() - began
