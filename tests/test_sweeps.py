@@ -171,6 +171,16 @@ def test_a_job_reports_all_members_or_the_chosen_one(store):
     assert again["mahalanobis"] == numbers[kept.choice["member"]]
 
 
+def test_a_plan_reads_what_the_run_reads_whether_the_choice_is_known_or_not(store):
+    path = written(store, "select: {}\n")
+    planned = plan(config.load(path))
+    done = job.run(path)
+    assert sum(p.read_nbytes for p in planned.pending) == done.results["verdict"]["bytes_read"]
+    again = plan(config.load(path))
+    assert [p.read_nbytes for p in again.pending] == [0, 0, 0]
+    assert job.run(path).results["verdict"]["bytes_read"] == 0
+
+
 def test_a_resolved_job_with_a_sweep_is_the_same_job(store):
     first = config.load(written(store, "select: {}\n"))
     (store / "again.yaml").write_text(first.resolved())
