@@ -118,6 +118,7 @@ def _projected(entries: Host, seed: int) -> Host:
 
 def k_center(entries: Host, count: int, seed: int) -> Host:
     """Return which ``count`` of the entries (m, d) greedy k-center chooses, in its order."""
+    entries = entries - entries.mean(axis=0)  # an offset would cost the distances their digits
     norms = (entries**2).sum(axis=1)
 
     def squared(centre: int) -> Host:

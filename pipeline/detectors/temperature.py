@@ -11,7 +11,7 @@ from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
-from pipeline.heads import Head, StoredHead
+from pipeline.heads import ABSENT_BIAS, Head, StoredHead
 from pipeline.linalg import Host
 from pipeline.procedure import Passes
 from pipeline.statistics import Sum, Sums
@@ -41,7 +41,8 @@ class Temperature:
     temperatures. Their cubic interpolation shows where the first derivative vanishes: a relative
     error below 1e-9 after the third pass. State: 51 numbers.
 
-    Where no T between 1 / 65536 and 65536 is best, T stays 1 and the notes say why: the fit rows
+    Rows of a class that an lda head, fitted on another split, had no rows of count at no T. Where
+    no T between 1 / 65536 and 65536 is best, T stays 1 and the notes say why: the fit rows
     are classified without error (smaller is always better), or no better than by chance, or the
     logits of a row are all alike.
 
@@ -107,6 +108,11 @@ class ScaledLosses:
         # About the largest logit and that of the label: nothing cancels where these are the same.
         below = f - largest
         lead = (largest - xp.take_along_axis(f, own, axis=1))[:, 0]
+        # Nothing makes a label likely that the head cannot predict: as if all logits were alike.
+        possible = lead < -ABSENT_BIAS / 2
+        if not bool(xp.all(possible)):
+            below = xp.where(possible[:, None], below, xp.zeros_like(below))
+            lead = xp.where(possible, lead, xp.zeros_like(lead))
         columns = [_loss_at(beta, below, lead) for beta in self.betas]
         return xp.concat([xp.stack(kind, axis=1) for kind in zip(*columns, strict=True)], axis=1)
 

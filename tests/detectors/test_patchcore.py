@@ -64,6 +64,12 @@ def test_greedy_centres_cover_at_most_twice_as_far_as_the_best():
     assert radius <= 2 * np.sqrt(12)
 
 
+def test_an_offset_of_the_tokens_moves_no_centre():
+    entries = np.random.default_rng(0).standard_normal((200, 12))
+    entries = np.round(entries * 2**10) / 2**10  # of which an offset rounds nothing
+    np.testing.assert_array_equal(k_center(entries + 2.0**30, 40, 1), k_center(entries, 40, 1))
+
+
 def test_a_coreset_is_a_share_of_the_tokens_and_says_how_far_it_reaches():
     train, test = recipes.labelled(), recipes.labelled(rows=40, seed=3)
     scorer = drive.outcome(PatchCore(ratio=0.05), train.cut())

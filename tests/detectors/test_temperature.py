@@ -7,7 +7,7 @@ from scipy.optimize import brentq
 from pipeline.detectors import Temperature
 from pipeline.detectors.temperature import GRID, ScaledLosses
 from pipeline.engine import Job, Trace, rehearse, run_jobs
-from pipeline.heads import LDAHead
+from pipeline.heads import ABSENT_BIAS, LDAHead
 from pipeline.statistics import Sum, Sums
 from pipeline.testing import Data, DetectorLaws, StatisticLaws, drive, labelled
 from pipeline.views import Logits
@@ -119,6 +119,17 @@ def test_every_fit_takes_three_passes_and_so_does_its_plan():
             run_jobs({"it": job}, trace=trace)
             planned, _ = rehearse({"it": job})
             assert len(trace.passes) == len(planned) == Temperature.max_passes + more
+
+
+def test_labels_that_the_head_cannot_predict_count_at_no_temperature():
+    data = mislabelled()
+    logits, labels = data.arrays["logits"].astype(np.float64), data.arrays["labels"]
+    logits[:, 3] = ABSENT_BIAS
+    absent = data.with_arrays(logits=logits)
+    known = drive.outcome(Temperature(), absent.take(labels != 3).cut())
+    found = drive.outcome(Temperature(), absent.cut())
+    assert found.temperature == pytest.approx(known.temperature, rel=1e-9)
+    assert found.temperature != 1.0
 
 
 def test_rows_that_are_certain_keep_their_order():
