@@ -28,7 +28,7 @@ def energy_of(logits: Linear, shaped: View, *notes: str) -> ShapedEnergy:
 
 @value
 class ShapedEnergy:
-    """Minus the log partition function of the logits of shaped features."""
+    """Minus the log partition function of shaped logits, of changed features or weights."""
 
     log_partition: View
     notes: tuple[str, ...] = ()

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from pipeline.arrays import Array
-from pipeline.chunk import Chunk, Schema
+from pipeline.chunk import Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError, DataError
 from pipeline.heads import (
@@ -20,8 +19,9 @@ from pipeline.heads import (
     with_weights,
 )
 from pipeline.procedure import Passes
+from pipeline.shaping import ShapedEnergy
 from pipeline.statistics import Sums
-from pipeline.views import Linear, LogSumExp, Pooled, View
+from pipeline.views import Linear, LogSumExp, Pooled
 
 __all__ = ["DICE"]
 
@@ -60,7 +60,7 @@ class DICE:
                 f"p: {self.p!r}; expected the share of weights to leave out, from 0 to below 1"
             )
 
-    def passes(self, schema: Schema) -> Passes[DICEScorer]:
+    def passes(self, schema: Schema) -> Passes[ShapedEnergy]:
         refuse_without_weights(self.head, "dice")
         features = Pooled(self.pool, self.field)
         given, mean = yield from beside_head(self.head, schema, Sums(of=features))
@@ -77,27 +77,4 @@ class DICE:
             )
         sparse = Linear(features, Const(np.where(kept, weight, 0.0)), logits.bias)
         note = f"{kept[present].sum()} of {contributions[present].size} weights kept"
-        return DICEScorer(LogSumExp(sparse), (note,))
-
-
-@value
-class DICEScorer:
-    """Minus the log partition function of the sparse head."""
-
-    log_partition: View
-    notes: tuple[str, ...] = ()
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        return (self.log_partition,)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.log_partition.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
-    def score(self, chunk: Chunk) -> Array:
-        return -self.log_partition(chunk)
+        return ShapedEnergy(LogSumExp(sparse), (note,))
