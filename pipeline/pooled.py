@@ -31,9 +31,12 @@ def copies_of(views: Iterable[View], split: Split) -> Copies:
     """Return the copies that could stand for the token arrays behind ``views``.
 
     An array that any view looks at in another way than pooled, or that is pooled in several ways,
-    is left out.
+    is left out. Scores of masked tokens are read with their mask, which a copy does not hold: a row
+    without a valid token has none, and is not one whose features are not finite.
     """
     seen = list(closure(views))
+    if "mask" in split.schema.arrays and any(hasattr(view, "scorer") for view in seen):
+        return {}
     hows = {view for view in seen if _pools_tokens(view, split.schema)}
     whole = {field for view in seen for field in _whole(view, split.schema)}
     several = Counter(view.field for view in hows)

@@ -244,7 +244,10 @@ REDUCED: Mapping[str, Callable[[Array, Array], Array]] = dict(
 
 @value
 class Scores:
-    """The scores of a scorer as they are: () float64, or (t,) per token, NaN for masked ones."""
+    """The scores of a scorer as they are: () float64, or (t,) per token, NaN for masked ones.
+
+    Where features are tokens, a row without a valid one is NaN, whatever the scorer makes of it.
+    """
 
     scorer: Any
 
@@ -266,10 +269,13 @@ class Scores:
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
         scores = self.scorer.score(chunk)
-        if scores.ndim == 1 or "mask" not in chunk.arrays:
+        # The mask may be there for others: a scorer of logits alone does not look at tokens.
+        if "mask" not in chunk.arrays or "mask" not in chunk.schema.touched(self.fields):
             return scores
         xp = arrays.namespace(scores)
-        return xp.where(valid_tokens(chunk), scores, xp.full_like(scores, xp.nan))
+        valid = valid_tokens(chunk)
+        scored = valid if scores.ndim == 2 else xp.any(valid, axis=1)
+        return xp.where(scored, scores, xp.full_like(scores, xp.nan))
 
 
 def together(procedures: Mapping[str, Passes[Any]]) -> Passes[dict[str, Any]]:

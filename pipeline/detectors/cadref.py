@@ -206,4 +206,4 @@ class CADRefScorer:
 def _sizes(z: Array) -> Array:
     xp = arrays.namespace(z)
     sizes = xp.sum(xp.abs(z), axis=1)
-    return xp.where(sizes > SMALLEST, sizes, xp.full_like(sizes, SMALLEST))
+    return xp.where(sizes <= SMALLEST, xp.full_like(sizes, SMALLEST), sizes)  # NaN stays NaN

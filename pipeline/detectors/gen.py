@@ -99,8 +99,8 @@ class GENScorer:
         if self.clamp > 0:
             log_p = xp.clip(log_p, log(self.clamp), log1p(-self.clamp))
         others = -xp.expm1(log_p)  # 1 - p, to every digit even where p is nearly 1
-        positive = others > 0
-        log_others = xp.log(xp.where(positive, others, xp.ones_like(others)))
+        none = others <= 0  # NaN is not: it must not count as a class that is certain
+        log_others = xp.log(xp.where(none, xp.ones_like(others), others))
         terms = xp.exp(self.gamma * (log_p + log_others))
-        sums = xp.sum(xp.where(positive, terms, xp.zeros_like(terms)), axis=1)
+        sums = xp.sum(xp.where(none, xp.zeros_like(terms), terms), axis=1)
         return sums / self.largest if self.reduce == "mean" else sums

@@ -123,7 +123,7 @@ def refuse_nan(chunk: Chunk, where: View, scores: Array) -> None:
     if bool(xp.any(missing)):
         raise DataError(
             f"{chunk.split}: the scores of {rows_named(chunk, where, missing)} are NaN "
-            "and have no rank; look for non-finite features there"
+            "and have no rank; look for non-finite features there, or masks without a valid token"
         )
 
 

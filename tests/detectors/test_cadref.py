@@ -127,3 +127,11 @@ def test_what_cannot_be_is_refused():
         CADRef(HEAD, confidence="gen")
     with pytest.raises(ConfigError, match="head: lda"):
         next(CADRef().passes(rows(noise(9)).schema))
+
+
+def test_a_row_that_is_nan_does_not_look_typical():
+    scorer = drive.outcome(CADRef(HEAD), rows(noise(60)).cut())
+    odd = noise(2)
+    odd[0] = np.nan
+    ((chunk,),) = drive.chunks(rows(odd).cut(), rows(odd).arrays)
+    np.testing.assert_array_equal(np.isnan(scorer.score(chunk)), [True, False])

@@ -71,3 +71,10 @@ def test_pytorch_ood(classes, scale):
     limited = peer("GEN")(None, gamma=0.5, M=5).predict_logits(torch.from_numpy(logits)).numpy()
     ours = scores(logits, gamma=0.5, M=5, reduce="mean", clamp=1e-7)
     np.testing.assert_allclose(ours, limited, rtol=1e-9)
+
+
+def test_a_row_that_is_nan_does_not_look_certain():
+    scorer = drive.outcome(GEN(), Data({"logits": np.eye(3)}, 3).cut())
+    odd = Data({"logits": np.array([[np.nan] * 3, [1.0, 2.0, 3.0]])}, 3)
+    ((chunk,),) = drive.chunks(odd.cut(), odd.arrays)
+    np.testing.assert_array_equal(np.isnan(scorer.score(chunk)), [True, False])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import pipeline as ff
+from pipeline.chunk import ArraySpec
 from pipeline.content import Const, replaced
 from pipeline.detectors import load, name_of, names, required
 from pipeline.errors import ConfigError, FeatfoldError
@@ -109,3 +110,33 @@ def test_a_tap_that_is_not_there_is_named(name: str) -> None:
     with pytest.raises(FeatfoldError, match=r"layer3|head"):
         drive.outcome(made, labelled(rows=60).cut())
     assert name_of(made) == name
+
+
+def with_empty_masks(data: Data) -> tuple[Data, Any]:
+    """Return rows some of whose masks have no valid token, and which these are."""
+    mask = np.ones(data.arrays["features"].shape[:2], bool)
+    mask[:, 1], mask[::6] = False, False
+    return data.with_arrays(mask=mask), ~mask.any(axis=1)
+
+
+@pytest.mark.parametrize("name", sorted({*those_with("field"), *those_with("image")}))
+def test_a_row_without_a_valid_token_has_no_score(name: str) -> None:
+    train, _ = with_empty_masks(labelled(rows=120))
+    test, empty = with_empty_masks(planted(rows=30))
+    scores = drive.scores_of(fitted(name, train), test.cut())
+    assert_same(np.isnan(scores.reshape(30, -1)).all(axis=1), empty)
+
+
+def test_scores_of_masked_tokens_do_not_depend_on_what_was_kept_before(tmp_path: Any) -> None:
+    data, empty = with_empty_masks(labelled(rows=60))
+    names = ("features", "labels", "mask")
+    store = ff.Store.create(tmp_path / "store")
+    specs = {n: ArraySpec(data.arrays[n].shape[1:], data.arrays[n].dtype.name) for n in names}
+    writer = store.create_split("id/train", specs, classes=data.classes, rows=60)
+    for block in writer.missing():
+        part = slice(block.start, block.stop)
+        writer.write(block.index, {n: data.arrays[n][part] for n in names})
+    split = store.split("id/train")
+    fits = ff.fit(["mahalanobis", "ctm"], split)  # keeps the pooled copy of what it read
+    for found in ff.score(fits, split).values():
+        assert_same(np.isnan(found), empty)
