@@ -208,7 +208,7 @@ class ClassMoments:
     def close(self, state: State) -> State:
         assert isinstance(state, OpenMoments)
         xp = arrays.namespace(state.count)
-        size = _at_least_one(state.count)[:, None]
+        size = at_least_one(state.count)[:, None]
         offset = state.total / xp.sqrt(size)
         scatter = state.scatter - xp.matmul(xp.matrix_transpose(offset), offset)
         del offset
@@ -219,7 +219,7 @@ class ClassMoments:
         assert isinstance(b, Moments)
         xp = arrays.namespace(a.count)
         count = a.count + b.count
-        size = _at_least_one(count)
+        size = at_least_one(count)
         share_a, share_b = (xp.astype(s.count, xp.float64) / size for s in (a, b))
         delta = b.mean - a.mean
         # One rounding of a mean far from zero; exact where one side has no rows and mean zero.
@@ -295,7 +295,7 @@ def _root(weight: Array) -> Array:
     return xp.sqrt(xp.astype(weight, xp.float64))
 
 
-def _at_least_one(count: Array) -> Array:
+def at_least_one(count: Array) -> Array:
     """Return counts as float64 that may divide; classes without rows count one."""
     xp = arrays.namespace(count)
     return xp.astype(xp.where(count > 0, count, xp.ones_like(count)), xp.float64)

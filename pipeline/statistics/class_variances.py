@@ -11,6 +11,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.statistics.base import class_ids, fields_of, kept
+from pipeline.statistics.class_moments import at_least_one
 from pipeline.statistics.scatters import vector_width
 from pipeline.views import Labels, Pooled, Valid, View
 
@@ -92,7 +93,7 @@ class ClassVariances:
 
     def close(self, state: State) -> State:
         assert isinstance(state, OpenVariances)
-        size = _at_least_one(state.count)[:, None]
+        size = at_least_one(state.count)[:, None]
         shift = state.total / size
         scatter = state.scatter
         scatter -= shift * state.total
@@ -104,7 +105,7 @@ class ClassVariances:
         assert isinstance(b, Variances)
         xp = arrays.namespace(a.count)
         count = a.count + b.count
-        size = _at_least_one(count)
+        size = at_least_one(count)
         share_a, share_b = (xp.astype(s.count, xp.float64) / size for s in (a, b))
         delta = b.mean - a.mean
         # One rounding of a mean far from zero; exact where one side has no rows and mean zero.
@@ -146,9 +147,3 @@ def _centres(state: OpenVariances, x: Array, y: Array) -> Array:
     ids, sums = arrays.sum_by_id(x[rows], y[rows])
     means = sums / xp.astype(xp.take(added, ids), xp.float64)[:, None]
     return arrays.scatter_rows(state.centre, ids, means)
-
-
-def _at_least_one(count: Array) -> Array:
-    """Return counts as float64 that may divide; classes without rows count one."""
-    xp = arrays.namespace(count)
-    return xp.astype(xp.where(count > 0, count, xp.ones_like(count)), xp.float64)

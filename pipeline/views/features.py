@@ -188,14 +188,7 @@ class Pooled:
         if self.how == FORCED:
             tokens = xp.astype(Tokens(field)(chunk), xp.float64)
             return xp.reshape(tokens, (x.shape[0], prod(x.shape[1:])))
-        count = xp.astype(TokenCounts(field)(chunk), xp.float64)
-        if "mask" in chunk.arrays:
-            valid = valid_tokens(chunk)
-            total = arrays.by_tiles(_sum_of_valid, x, valid, tile_rows=arrays.TILE_IMAGES)
-        else:
-            total = arrays.sum_tokens(x)
-        total /= xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
-        return total
+        return mean_of_valid(x, chunk, field)
 
 
 def _cost_of_flattening(schema: Schema, field: str) -> str:
@@ -211,6 +204,19 @@ def _cost_of_flattening(schema: Schema, field: str) -> str:
         "mean, or the detector matrix_normal, whose covariance is that of tokens times that of "
         "features; pool: force_flatten does it all the same"
     )
+
+
+def mean_of_valid(x: Array, chunk: Chunk, field: str) -> Array:
+    """Return the mean (n, d) float64 of the valid ones of tokens ``x`` (n, t, d); NaN of none."""
+    xp = arrays.namespace(x)
+    count = xp.astype(TokenCounts(field)(chunk), xp.float64)
+    if "mask" in chunk.arrays:
+        valid = valid_tokens(chunk)
+        total = arrays.by_tiles(_sum_of_valid, x, valid, tile_rows=arrays.TILE_IMAGES)
+    else:
+        total = arrays.sum_tokens(x)
+    total /= xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
+    return total
 
 
 def _sum_of_valid(x: Array, valid: Array) -> Array:

@@ -10,7 +10,7 @@ from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.views.base import View, floats_nbytes, memoised, valid_tokens
-from pipeline.views.features import Pooled, TokenCounts, Tokens
+from pipeline.views.features import Pooled, Tokens, mean_of_valid
 
 LOG_LARGEST = 700.0
 """Logarithm of the largest factor: what is scaled stays finite."""
@@ -136,17 +136,4 @@ def _or_one(lengths: Array) -> Array:
 def _mean_of_valid(y: Array, chunk: Chunk, of: View) -> Array:
     tokens = tokens_of(of)
     assert tokens is not None  # no other view has tokens
-    xp = arrays.namespace(y)
-    count = xp.astype(TokenCounts(tokens.field)(chunk), xp.float64)
-    if "mask" in chunk.arrays:
-        valid = valid_tokens(chunk)
-        total = arrays.by_tiles(_sum_of_valid, y, valid, tile_rows=arrays.TILE_IMAGES)
-    else:
-        total = arrays.sum_tokens(y)
-    total /= xp.where(count > 0, count, xp.full_like(count, xp.nan))[:, None]
-    return total
-
-
-def _sum_of_valid(y: Array, valid: Array) -> Array:
-    xp = arrays.namespace(y)
-    return xp.sum(xp.where(valid[:, :, None], y, xp.zeros_like(y)), axis=1, dtype=xp.float64)
+    return mean_of_valid(y, chunk, tokens.field)
