@@ -48,8 +48,10 @@ class NAC:
 
     The ``bins`` thresholds between 0 and 1 are dense at 1/2 (``spacing: logarithmic``, as in the
     reference code, which leaves ``bins`` - 2 of them) or at 0 and 1 (``geometric``, as in
-    pytorch-ood). ``alpha`` is the steepness a. States are compared before the sigmoid, so that none
-    rounds to 1. Classes that an lda head has no rows of are left out.
+    pytorch-ood). ``alpha`` is the steepness a, which suits the sizes of z g: where it is far too large, all
+    states are in the outer bins and rows score alike; the notes say how many of the bins occur, and
+    an lda head, whose weights are large, needs a small one. States are compared before the sigmoid,
+    so that none rounds to 1. Classes that an lda head has no rows of are left out.
 
     Fit: one pass, after that of the head if it is fitted; state d x bins, whatever ``o_star``.
 
@@ -60,7 +62,8 @@ class NAC:
     out-of-distribution detection and generalization", ICLR 2024, arXiv 2306.02879.
     Differs from the reference code: the penultimate layer alone, in closed form and float64; all
     fit rows, where the code draws about 1,000 of them, balanced over the classes. pytorch-ood
-    rounds states to float32, which puts some of those near 1 a bin lower.
+    rounds states to float32, which puts some of those near 1 a bin lower, and cuts the gradient
+    off where a probability is below 1e-12.
     """
 
     paper: ClassVar[str] = "Liu et al. 2024"
@@ -176,14 +179,6 @@ class NACScorer:
     @property
     def views(self) -> tuple[View, ...]:
         return (self.influences,)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.influences.fields
-
-    @property
-    def bank(self) -> None:
-        return None
 
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(self._scores, self.influences(chunk))
