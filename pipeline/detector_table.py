@@ -26,6 +26,7 @@ from pipeline.heads import Head, LDAHead, LinearHead, StoredHead
 from pipeline.inputs import with_head
 from pipeline.plan import Pass, Work
 from pipeline.procedure import REHEARSING, TRAIN, Detector, Rows, Scorer
+from pipeline.statistics import fields_of
 from pipeline.store import DeclaredSplit
 from pipeline.synthetic import SyntheticSplit
 
@@ -95,7 +96,7 @@ def entry(name: str) -> Entry:
     few = _schema_split(FEW_TOKENS, FEW_D, FEW_K)
     passes, scorer = _rehearsed(detector, few, weights=weights)
     statistics = [s for pass_ in passes for s in pass_]
-    fields = {f for s in statistics for f in s.fields} | set(scorer.fields)
+    fields = {f for s in statistics for f in s.fields} | fields_of(*scorer.views)
     many = _large_passes(_usual(name, K), weights=weights, single=len(passes) < 2)
     states = {s for pass_ in many for s in pass_ if not isinstance(s, Rows)}
     schema = _schema_split(TOKENS, D, K).schema

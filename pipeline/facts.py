@@ -20,6 +20,7 @@ from pipeline.evaluation import Evaluation
 from pipeline.fitted import FittedDetector
 from pipeline.plan import Pass, Projection, describe
 from pipeline.report import SCHEMA
+from pipeline.statistics import fields_of
 
 CONVENTIONS = (
     "scores: higher means more out-of-distribution",
@@ -28,10 +29,12 @@ CONVENTIONS = (
     "out-of-distribution rows; no interpolation",
     "csid (covariate-shifted in-distribution) sets are ranked against the ID test set as if they "
     "were out-of-distribution: 50 % AUROC means that a detector does not notice the shift; in "
-    "numbers called full (full spectrum) their rows count as in-distribution",
+    "numbers called full (full spectrum) their rows count as in-distribution; no number "
+    "on csid is marked as best",
     "AUPR: average precision (steps), not the trapezoid",
     "≈: not told from the best of its column at 5 % (Holm's correction), by the paired test of "
-    "DeLong for AUROC, by a paired bootstrap of 1,000 replicates for FPR95",
+    "DeLong for AUROC, by a paired bootstrap of 1,000 replicates for FPR95; sets of which a "
+    "detector leaves out rows, and FPR95 of very many rows, are not compared",
     "rank metrics are exact, ties included; near-OOD and far-OOD are means over their sets",
 )
 VERSIONED = ("numpy", "dask", "distributed", "zarr", "torch", "array-api-compat")
@@ -124,7 +127,7 @@ class Facts:
             "overrides": {name: shown(given) for name, given in member.overrides.items()},
             "fit_split": member.schema.split,
             "passes": member.passes,
-            "needs": sorted(member.scorer.fields),
+            "needs": sorted(fields_of(*member.scorer.views)),
             "state_nbytes": sum(states.values()),
             "notes": [*member.notes, *_left_out(*member.rows)],
             "baseline": False,

@@ -17,6 +17,7 @@ from pipeline.errors import CorruptError, DataError, UnknownNameError
 from pipeline.inputs import HEAD
 from pipeline.procedure import TRAIN, Detector, Scorer
 from pipeline.scoring import decisions_of, scores_of, thresholds_of
+from pipeline.statistics import fields_of
 from pipeline.store import artifacts
 from pipeline.views import View
 
@@ -65,7 +66,7 @@ class FittedDetector:
     def accept(self, split: Split) -> None:
         """Raise :class:`DataError` for rows of another layout or model than those of the fit."""
         schema = split.schema
-        for name in sorted(schema.touched(self.scorer.fields)):
+        for name in sorted(schema.touched(fields_of(*self.scorer.views))):
             if name not in self.schema.arrays:
                 continue  # a mask: the fit may have had tokens without one
             ours, theirs = self.schema.spec(name), schema.spec(name)

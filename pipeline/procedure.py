@@ -16,7 +16,7 @@ from pipeline.arrays import TILE_ROWS, Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
-from pipeline.statistics import Statistic
+from pipeline.statistics import Statistic, fields_of
 from pipeline.views import View, memoised
 from pipeline.views.base import valid_tokens
 
@@ -78,25 +78,6 @@ Results = Mapping[str, Any]
 Passes = Generator[Requests, Results, T]
 
 
-class Bank(Protocol):
-    """The rows that a nearest-neighbour scorer compares with, or a reference to them."""
-
-    @property
-    def split(self) -> str:
-        """Name of the split they are of."""
-        ...
-
-    @property
-    def view(self) -> View:
-        """What an entry is, rows that do not count left out."""
-        ...
-
-    @property
-    def entries(self) -> int:
-        """Number of rows, or tokens."""
-        ...
-
-
 class Scorer(Protocol):
     """A fitted detector: a value of constants, views and scalars, which is exactly what is saved.
 
@@ -105,17 +86,7 @@ class Scorer(Protocol):
 
     @property
     def views(self) -> tuple[View, ...]:
-        """Every view it looks at."""
-        ...
-
-    @property
-    def fields(self) -> frozenset[str]:
-        """Stored arrays it reads."""
-        ...
-
-    @property
-    def bank(self) -> Bank | None:
-        """Rows it compares with, where it needs any."""
+        """Every view it looks at: these name the stored arrays that it reads."""
         ...
 
     def score(self, chunk: Chunk) -> Array:
@@ -179,7 +150,7 @@ class Scored:
 
     @property
     def fields(self) -> frozenset[str]:
-        return frozenset(self.scorer.fields)
+        return fields_of(*self.scorer.views)
 
     def shape(self, schema: Schema) -> tuple[int, ...]:
         for view in self.scorer.views:
@@ -253,7 +224,7 @@ class Scores:
 
     @property
     def fields(self) -> frozenset[str]:
-        return frozenset(self.scorer.fields)
+        return fields_of(*self.scorer.views)
 
     def shape(self, schema: Schema) -> tuple[int, ...]:
         return ()

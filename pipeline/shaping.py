@@ -37,13 +37,5 @@ class ShapedEnergy:
     def views(self) -> tuple[View, ...]:
         return (self.log_partition,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.log_partition.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return -self.log_partition(chunk)

@@ -215,14 +215,6 @@ class DistanceScorer:
     def views(self) -> tuple[View, ...]:
         return (self.squared,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.squared.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         squared = self.squared(chunk)
         return (squared**0.5 if self.root else squared) + self.offset

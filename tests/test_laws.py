@@ -186,10 +186,6 @@ class Negated:
     def views(self) -> Any:
         return self.scorer.views
 
-    @property
-    def fields(self) -> Any:
-        return self.scorer.fields
-
     def score(self, chunk: Chunk) -> Any:
         return -self.scorer.score(chunk)
 

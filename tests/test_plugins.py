@@ -43,15 +43,10 @@ class GlobalMeanScorer:
     features: View
     mean: Const
     scale: float
-    bank: ClassVar[None] = None
 
     @property
     def views(self):
         return (self.features,)
-
-    @property
-    def fields(self):
-        return self.features.fields
 
     def score(self, chunk):
         z = self.features(chunk)

@@ -7,6 +7,7 @@ from pipeline.content import value
 from pipeline.detectors import Mahalanobis
 from pipeline.errors import ConfigError
 from pipeline.procedure import IMAGE_SCORES, Scored, check_image
+from pipeline.statistics import fields_of
 from pipeline.testing import assert_same, drive, labelled
 from pipeline.testing.recipes import Data, regular
 from pipeline.views import Stored
@@ -66,7 +67,7 @@ def test_image_scores_are_those_of_the_valid_tokens(image, masked):
 
 def test_a_scorer_that_names_no_image_score_gives_the_largest():
     scorer = drive.outcome(Mahalanobis(pool="tokens"), labelled().cut())
-    (((chunk,)),) = drive.chunks(labelled(rows=30, seed=3).cut(), scorer.fields)
+    (((chunk,)),) = drive.chunks(labelled(rows=30, seed=3).cut(), fields_of(*scorer.views))
     np.testing.assert_array_equal(Scored(scorer)(chunk), scorer.score(chunk).max(axis=1))
 
 

@@ -78,10 +78,6 @@ class AnomalyDINOScorer:
         return (self.nearest,)
 
     @property
-    def fields(self) -> frozenset[str]:
-        return self.nearest.fields
-
-    @property
     def bank(self) -> Bank:
         return self.nearest.bank
 

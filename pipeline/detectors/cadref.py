@@ -143,14 +143,6 @@ class CARefScorer:
     def views(self) -> tuple[View, ...]:
         return (self.features, self.predicted)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.features.fields | self.predicted.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(self._errors, self.features(chunk), self.predicted(chunk))
 
@@ -178,14 +170,6 @@ class CADRefScorer:
     @property
     def views(self) -> tuple[View, ...]:
         return (self.features, self.predicted, self.confidence)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.features.fields | self.predicted.fields | self.confidence.fields
-
-    @property
-    def bank(self) -> None:
-        return None
 
     def score(self, chunk: Chunk) -> Array:
         rows = (view(chunk) for view in self.views)

@@ -73,14 +73,6 @@ class CTMScorer:
     def views(self) -> tuple[View, ...]:
         return (self.features,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.features.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(self._distances, self.features(chunk))
 

@@ -115,14 +115,6 @@ class EnsembleScorer:
     def views(self) -> tuple[View, ...]:
         return self.scored
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset[str]().union(*(view.fields for view in self.scored))
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         terms = (
             weight * (view(chunk) - centre)

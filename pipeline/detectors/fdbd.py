@@ -140,14 +140,6 @@ class FDBDScorer:
     def views(self) -> tuple[View, ...]:
         return (self.features, self.logits)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.features.fields | self.logits.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(self._scores, self.features(chunk), self.logits(chunk))
 

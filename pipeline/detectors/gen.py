@@ -81,14 +81,6 @@ class GENScorer:
     def views(self) -> tuple[View, ...]:
         return (self.log_p,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.log_p.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(self._entropies, self.log_p(chunk))
 

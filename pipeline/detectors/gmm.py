@@ -252,14 +252,6 @@ class GMMScorer:
     def views(self) -> tuple[View, ...]:
         return (self.of,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.of.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         x = self.of(chunk)
         means, constants = self.means.like(x), self.constants.like(x)
@@ -292,14 +284,6 @@ class DiagonalGMMScorer:
     @property
     def views(self) -> tuple[View, ...]:
         return (self.coordinates,)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.coordinates.fields
-
-    @property
-    def bank(self) -> None:
-        return None
 
     def score(self, chunk: Chunk) -> Array:
         x = self.coordinates(chunk)

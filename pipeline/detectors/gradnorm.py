@@ -78,14 +78,6 @@ class GradNormScorer:
     def views(self) -> tuple[View, ...]:
         return (self.features, self.log_p)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.features.fields | self.log_p.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(self._scores, self.features(chunk), self.log_p(chunk))
 

@@ -85,10 +85,6 @@ class KNNScorer:
         return (self.nearest,)
 
     @property
-    def fields(self) -> frozenset[str]:
-        return self.nearest.fields
-
-    @property
     def bank(self) -> Bank:
         return self.nearest.bank
 

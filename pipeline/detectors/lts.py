@@ -67,14 +67,6 @@ class LTSScorer:
     def views(self) -> tuple[View, ...]:
         return (self.logits, self.ratio)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.logits.fields | self.ratio.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(_energies, self.logits(chunk), self.ratio(chunk))
 

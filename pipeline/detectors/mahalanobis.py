@@ -110,14 +110,6 @@ class MahalanobisScorer:
     def views(self) -> tuple[View, ...]:
         return (self.white,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.white.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         z = self.white(chunk)
         return nearest_squared(z, self.means.like(z))

@@ -174,13 +174,5 @@ class MatrixNormalScorer:
     def views(self) -> tuple[View, ...]:
         return (self.distances,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.distances.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return self.distances(chunk)

@@ -47,14 +47,6 @@ class MaxLogitScorer:
     def views(self) -> tuple[View, ...]:
         return (self.logits,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.logits.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         f = self.logits(chunk)
         return -arrays.namespace(f).max(f, axis=1)

@@ -82,14 +82,6 @@ class MCMScorer:
     def views(self) -> tuple[View, ...]:
         return (self.similarities,) if self.features is None else (self.similarities, self.features)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.similarities.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         s = self.similarities(chunk)
         if self.features is None:

@@ -49,13 +49,5 @@ class MSPScorer:
     def views(self) -> tuple[View, ...]:
         return (self.logits,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.logits.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(softmax_outside_largest, self.logits(chunk))

@@ -48,10 +48,10 @@ class NAC:
 
     The ``bins`` thresholds between 0 and 1 are dense at 1/2 (``spacing: logarithmic``, as in the
     reference code, which leaves ``bins`` - 2 of them) or at 0 and 1 (``geometric``, as in
-    pytorch-ood). ``alpha`` is the steepness a, which suits the sizes of z g: where it is far too large, all
-    states are in the outer bins and rows score alike; the notes say how many of the bins occur, and
-    an lda head, whose weights are large, needs a small one. States are compared before the sigmoid,
-    so that none rounds to 1. Classes that an lda head has no rows of are left out.
+    pytorch-ood). States are compared before the sigmoid, so that none rounds to 1. ``alpha`` is the
+    steepness a. Where it is far too large for the sizes of z g, all states are in the outer bins
+    and rows score alike: the notes say how many of the bins occur. An lda head, whose weights are
+    large, needs a small one; classes that it has no rows of are left out.
 
     Fit: one pass, after that of the head if it is fitted; state d x bins, whatever ``o_star``.
 

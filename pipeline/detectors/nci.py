@@ -77,14 +77,6 @@ class NCIScorer:
     def views(self) -> tuple[View, ...]:
         return (self.features, self.predicted)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.features.fields | self.predicted.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(self._scores, self.features(chunk), self.predicted(chunk))
 

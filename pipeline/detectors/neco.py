@@ -131,14 +131,6 @@ class NECOScorer:
     def views(self) -> tuple[View, ...]:
         return (self.principal, self.features, *([self.logits] if self.logits else []))
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return frozenset[str]().union(*(view.fields for view in self.views))
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         z = self.features(chunk)
         xp = arrays.namespace(z)

@@ -133,10 +133,6 @@ class NNGuideScorer:
         return (self.guidance, self.energy)
 
     @property
-    def fields(self) -> frozenset[str]:
-        return self.guidance.fields | self.energy.fields
-
-    @property
     def bank(self) -> Bank:
         return self.guidance.bank
 

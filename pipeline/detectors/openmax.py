@@ -251,14 +251,6 @@ class OpenMaxScorer:
     def views(self) -> tuple[View, ...]:
         return (self.logits, self.activations)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.logits.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(self._revised, self.logits(chunk), self.activations(chunk))
 

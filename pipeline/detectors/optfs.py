@@ -111,14 +111,6 @@ class OptFSScorer:
     def views(self) -> tuple[View, ...]:
         return (self.features, self.contributions)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.features.fields | self.contributions.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         z = self.features(chunk)
         xp = arrays.namespace(z)

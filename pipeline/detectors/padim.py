@@ -151,14 +151,6 @@ class PaDiMScorer:
     def views(self) -> tuple[View, ...]:
         return (self.tokens,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.tokens.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         x = self.tokens(chunk)
         means, whitening = self.means.like(x), self.whitening.like(x)

@@ -173,10 +173,6 @@ class PatchCoreScorer:
         return (self.distances,)
 
     @property
-    def fields(self) -> frozenset[str]:
-        return self.distances.fields
-
-    @property
     def bank(self) -> Bank:
         return self.distances.bank
 
@@ -196,10 +192,6 @@ class WeightedPatchCoreScorer:
     @property
     def views(self) -> tuple[View, ...]:
         return (self.tokens, self.distances)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.tokens.fields | self.distances.fields
 
     @property
     def bank(self) -> Bank:

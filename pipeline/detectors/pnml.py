@@ -116,14 +116,6 @@ class PNMLScorer:
     def views(self) -> tuple[View, ...]:
         return (self.white, self.log_probabilities)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.white.fields | self.log_probabilities.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         regret = arrays.by_tiles(_regret, self.white(chunk), self.log_probabilities(chunk))
         return regret / self.log_classes

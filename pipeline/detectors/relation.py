@@ -116,10 +116,6 @@ class RelationScorer:
         return (self.ties.of, self.ties.log_probabilities, self.ties)
 
     @property
-    def fields(self) -> frozenset[str]:
-        return self.ties.fields
-
-    @property
     def bank(self) -> Bank:
         return self.ties.bank
 

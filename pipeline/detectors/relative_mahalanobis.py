@@ -103,14 +103,6 @@ class RelativeMahalanobisScorer:
     def views(self) -> tuple[View, ...]:
         return (self.within, self.background)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.within.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         z = self.within(chunk)
         return nearest_squared(z, self.means.like(z)) - squared_norms(self.background(chunk))

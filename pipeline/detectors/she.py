@@ -62,14 +62,6 @@ class SHEScorer:
     def views(self) -> tuple[View, ...]:
         return (self.features, self.predicted)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.features.fields | self.predicted.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         z = self.features(chunk)
         xp = arrays.namespace(z)

@@ -233,14 +233,6 @@ class TemperatureScorer:
     def views(self) -> tuple[View, ...]:
         return (self.logits,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.logits.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(
             lambda f: softmax_outside_largest(f, self.temperature), self.logits(chunk)

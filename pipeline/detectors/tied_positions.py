@@ -84,14 +84,6 @@ class TiedPositionsScorer:
     def views(self) -> tuple[View, ...]:
         return (self.tokens, TokenMask(self.tokens.field))
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.tokens.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         x = self.tokens(chunk)
         means, whitening = self.means.like(x), self.whitening.like(x)

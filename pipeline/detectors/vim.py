@@ -173,14 +173,6 @@ class ViMScorer:
     def views(self) -> tuple[View, ...]:
         return (self.residual, self.log_partition)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.residual.fields | self.log_partition.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         lengths = squared_norms(self.residual(chunk)) ** 0.5
         return self.alpha * lengths - self.log_partition(chunk)

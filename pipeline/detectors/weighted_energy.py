@@ -119,14 +119,6 @@ class WeightedEnergyScorer:
     def views(self) -> tuple[View, ...]:
         return (self.logits,)
 
-    @property
-    def fields(self) -> frozenset[str]:
-        return self.logits.fields
-
-    @property
-    def bank(self) -> None:
-        return None
-
     def score(self, chunk: Chunk) -> Array:
         return arrays.by_tiles(self._energies, self.logits(chunk))
 

@@ -4,6 +4,7 @@ import pytest
 from pipeline.detectors import MatrixNormal, TiedPositions
 from pipeline.engine import Job, Trace, rehearse, run_jobs
 from pipeline.errors import ConfigError, DataError
+from pipeline.statistics import fields_of
 from pipeline.testing import Data, DetectorLaws, drive, labelled
 from pipeline.testing.memory_laws import LARGE_NBYTES, SLACK_NBYTES, peak
 from pipeline.testing.recipes import Shape, regular
@@ -166,7 +167,7 @@ def test_the_first_pass_is_shared_with_tied_positions():
 )
 def test_memory_of_the_distances_is_declared(shape):
     scorer = drive.outcome(MatrixNormal(), Shape(60, *shape[1:]).data.cut())
-    ((chunk,),) = drive.chunks(shape.data.cut(), scorer.fields)
+    ((chunk,),) = drive.chunks(shape.data.cut(), fields_of(*scorer.views))
     scorer.distances.tokens(chunk)
     _, used = peak(scorer.distances, chunk)
     declared = scorer.distances.nbytes(shape.data.schema, shape.rows)

@@ -9,6 +9,7 @@ from pipeline.detectors import NECO, Mahalanobis, ViM
 from pipeline.engine import Job, Trace, rehearse, run_jobs
 from pipeline.errors import ConfigError, DataError
 from pipeline.heads import LDAHead, LinearHead
+from pipeline.statistics import fields_of
 from pipeline.testing import Data, DetectorLaws, drive, recipes
 
 LENGTH = {"both": "scaled", "principal": "raw", "none": "raw"}
@@ -89,7 +90,7 @@ def test_a_sweep_shares_the_pass_of_mahalanobis_and_vim():
 
 def test_a_head_is_not_asked_without_need():
     scorer = drive.outcome(NECO(), rows(noise(60)).cut())  # stores no logits
-    assert scorer.fields == {"features"}
+    assert fields_of(*scorer.views) == {"features"}
 
 
 @pytest.mark.parametrize("constant", [0.0, 5.3, 1e6])

@@ -8,7 +8,7 @@ from pipeline.content import Const
 from pipeline.detectors import RankFeat
 from pipeline.errors import ConfigError, DataError
 from pipeline.heads import LDAHead, LinearHead
-from pipeline.statistics import ClassMeans
+from pipeline.statistics import ClassMeans, fields_of
 from pipeline.testing import (
     Data,
     DetectorLaws,
@@ -93,7 +93,7 @@ def test_masked_tokens_are_no_rows():
     for row, (tokens, there) in enumerate(zip(features, mask, strict=True)):
         expected = rest(tokens[there]) if there.any() else np.full(12, np.nan)
         np.testing.assert_allclose(found(chunk)[row], expected, rtol=1e-8, atol=1e-12)
-    assert scorer.fields == {"features"}
+    assert fields_of(*scorer.views) == {"features"}
 
 
 def test_rows_of_zeros_score_the_energy_of_the_bias():

@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError
 from pipeline.fold import closure
 from pipeline.heads import LinearHead
 from pipeline.procedure import SCORE_ARRAYS, Scores
+from pipeline.statistics import fields_of
 from pipeline.testing import drive
 from pipeline.testing.memory_laws import SLACK_NBYTES, TRIALS, peak
 from pipeline.testing.recipes import Shape
@@ -42,7 +43,7 @@ def used_and_declared(scorer: Any, rows: int, classes: int, *, views: bool) -> t
     parts = set(closure([scores])) if views else {scores}
     peaks = []
     for _ in range(TRIALS):  # other threads of the process allocate too
-        ((chunk,),) = drive.chunks(data.cut(), scorer.fields)
+        ((chunk,),) = drive.chunks(data.cut(), fields_of(*scorer.views))
         for view in () if views else scorer.views:
             view(chunk)
         peaks.append(peak(scores, chunk)[1])

@@ -4,6 +4,7 @@ import reference_formulas as reference
 
 from pipeline.detectors import SHE
 from pipeline.errors import ConfigError, DataError, MissingInputError
+from pipeline.statistics import fields_of
 from pipeline.testing import Data, DetectorLaws, drive
 
 
@@ -45,7 +46,7 @@ def test_the_class_token_is_another_array():
     train = rows([[1, 0], [0, 2]], [0, 1], [0, 1])
     with_cls = train.with_arrays(cls=np.array([[7.0, 0.0], [0.0, 1.0]]))
     scorer = drive.outcome(SHE(pool="cls"), with_cls.cut())
-    assert scorer.fields == {"cls", "logits"}
+    assert fields_of(*scorer.views) == {"cls", "logits"}
     np.testing.assert_array_equal(drive.scores_of(scorer, with_cls.cut()), [-49.0, -1.0])
 
 

@@ -5,6 +5,7 @@ from scipy import linalg
 from pipeline.detectors import TiedPositions
 from pipeline.errors import ConfigError, DataError
 from pipeline.procedure import Scored
+from pipeline.statistics import fields_of
 from pipeline.testing import Data, DetectorLaws, drive, labelled, planted
 from pipeline.testing.recipes import regular
 
@@ -63,7 +64,7 @@ def test_float32_products_are_close_to_float64_ones():
 @pytest.mark.parametrize("image", ["max", "mean", "top1"])
 def test_an_image_scores_as_it_says(image):
     scorer = drive.outcome(TiedPositions(image=image), labelled().cut())
-    ((chunk,),) = drive.chunks(planted().cut(), scorer.fields)
+    ((chunk,),) = drive.chunks(planted().cut(), fields_of(*scorer.views))
     maps = scorer.score(chunk)
     expected = maps.mean(axis=1) if image == "mean" else maps.max(axis=1)
     np.testing.assert_allclose(Scored(scorer)(chunk), expected, rtol=1e-14)
