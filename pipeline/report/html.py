@@ -88,8 +88,12 @@ def _over(column: tables.Column) -> str:
 
 
 def breakable(words: str) -> Markup:
-    """Escaped text whose lines may break after an underscore, slash, comma or bracket."""
-    return Markup("<wbr>").join(re.split(r"(?<=[_/,=.])(?=\w)|(?<=\w\()(?=\w)", words))
+    """Escaped text whose lines may break after an underscore, slash, comma or bracket.
+
+    A number stays whole.
+    """
+    places = r"(?<=[_/,=])(?=\w)|(?<=\.)(?=[^\W\d])|(?<=\w\()(?=\w)"
+    return Markup("<wbr>").join(re.split(places, words))
 
 
 def options_text(options: dict[str, object]) -> str:

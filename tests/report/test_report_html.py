@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pipeline.report import check, write_report
-from pipeline.report.html import render
+from pipeline.report.html import breakable, render
 
 VOID = {"meta", "br", "wbr"}
 
@@ -139,6 +139,15 @@ def test_names_are_escaped(factory: Callable[..., dict[str, Any]]) -> None:
     assert "<script>alert" not in text
     assert found.text.count("alert(1)") > 10
     assert any("a$b$&'\"" in label for label in found.values("aria-label"))
+
+
+def test_names_break_between_words_and_not_within_numbers() -> None:
+    assert breakable("react(preset=openood-1.5, q=90.0)") == (
+        "react(<wbr>preset=<wbr>openood-1.5, q=<wbr>90.0)"
+    )
+    assert breakable("ood/near/a_b pipeline.views<b>") == (
+        "ood/<wbr>near/<wbr>a_<wbr>b pipeline.<wbr>views&lt;b&gt;"
+    )
 
 
 def test_user_settings_of_matplotlib_do_not_show(
