@@ -82,6 +82,8 @@ def _normalise(entry: Any, hint: Any) -> Any:
         return {key: _normalise(item, inner) for key, item in entry.items()}
     if hint is bool and entry in (0, 1):
         return bool(entry)
+    if hint in (float, int) and isinstance(entry, bool):
+        raise ConfigError(f"expected {hint.__name__}, got {entry!r}")
     if hint is float and isinstance(entry, (int, float)):
         return float(entry)
     if hint is int and isinstance(entry, (int, float)) and entry % 1 == 0:

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from pipeline import config
+from pipeline.config import parse
 from pipeline.detectors.mahalanobis import Mahalanobis
 from pipeline.detectors.vim import ViM
 from pipeline.errors import ConfigError, MissingInputError
@@ -384,3 +385,27 @@ def test_resolved_text_is_plain_yaml(job):
     assert tree["detectors"][2] == {"name": "mahalanobis", "id": "ridge", "ridge": 0.001}
     assert tree["resources"]["workers"] == 4
     assert tree["sources"][0]["model"]["import"] == "package.models:load"
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("{name: knn, k: '3'}", "detectors[0].k: expected a number, got the text '3'"),
+        ("{name: knn, max_bank: true}", "detectors[0].max_bank: expected a number, got true"),
+        ("{name: dfm, components: true}", "detectors[0].components: expected a number, got true"),
+        ("{name: msp, id: head}", "detectors[0].id: 'head' cannot name a detector"),
+        ("{name: weighted_energy}", "weighted_energy needs the option weights"),
+        ("{name: ensemble, detectors: [{name: gen, preset: [a]}]}", "preset: expected one of"),
+        ("{name: ensemble, detectors: [{name: knn, k: true}]}", "k: expected int, got True"),
+    ],
+)
+def test_what_an_option_must_not_be_is_named(entry: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(f"name: x\nstore: s\ndetectors:\n  - {entry}\n", "job.yaml")
+    assert words in str(caught.value)
+
+
+def test_every_choice_of_a_section_is_named() -> None:
+    text = "name: x\nstore: s\ndetectors: [{name: knn, k: [1, 2]}]\nselect: {metric: f1}\n"
+    with pytest.raises(ConfigError, match="'auroc', 'aupr_in', 'aupr_out' or 'fpr95', got 'f1'"):
+        parse(text, "job.yaml")

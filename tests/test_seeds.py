@@ -1,10 +1,12 @@
 """Seeds: one job on the stores of several checkpoints, reported as mean and spread."""
 
+import io
 import json
 from statistics import fmean, stdev
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from pipeline import config, job
 from pipeline.chunk import ArraySpec
@@ -82,7 +84,13 @@ def test_the_spread_of_a_group_is_that_of_its_means(place):
     each = [fmean(pair) for pair in zip(a.seeds, b.seeds, strict=True)]
     assert mean.text == f"{100 * fmean(each):.2f} ± {100 * stdev(each):.2f}"
     assert "standard deviation over 3 seeds" in markdown(read(done.directory))
-    assert headline(read(done.directory)).row_count == 2
+    shown = headline(read(done.directory))
+    assert shown.row_count == 2
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(shown)
+    text = console.export_text()
+    assert all(row.name in text for row in table.rows)
+    assert "…" not in text
     assert "standard deviation over 3 seeds" in done.html.read_text()
 
 

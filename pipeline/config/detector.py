@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+import typing
 from typing import Any
 
 from pydantic import (
@@ -24,6 +26,7 @@ from pipeline.procedure import Detector
 HEAD = "head"
 CHOICES = ("preset", "fit_split")
 """Options of every detector."""
+NUMBERS = {int, float, types.NoneType}
 
 
 class DetectorConfig(BaseModel):
@@ -70,6 +73,9 @@ class DetectorConfig(BaseModel):
         name = entry.get("id")
         if "id" in entry and (not isinstance(name, str) or not name.strip()):
             raise refusal(detail(("id",), f"expected text, got {name!r}", given))
+        if name == HEAD:
+            text = f"{HEAD!r} cannot name a detector: the head of the job is called so"
+            raise refusal(detail(("id",), text, given))
         members = _members(made, entry["name"], name, options)
         own = name or ("" if sweeps.swept(made, options) else next(iter(members)))
         return {"name": entry["name"], "id": own, "options": options, "members": members}
@@ -107,7 +113,7 @@ def _make(cls: type[Any], name: str, options: dict[str, Any]) -> Detector:
             wrong.append(detail((key,), _mistyped(error), given))
     preset = detectors.presets_of(cls).get(str(options.get("preset")), {})
     needed = [key for key in detectors.required(cls) if key not in {*options, *preset}]
-    wrong += [detail((key,), f"{name} needs this option") for key in needed]
+    wrong += [detail((key,), f"{name} needs the option {key}") for key in needed]
     if wrong:
         raise refusal(*wrong)
     try:
@@ -128,10 +134,13 @@ def _unknown(key: str, name: str, fields: list[str]) -> str:
 
 
 def _typed(hint: Any, given: Any) -> Any:
-    if isinstance(given, bool) and hint in (int, float):
+    if isinstance(given, bool) and NUMBERS.issuperset(typing.get_args(hint) or (hint,)):
         raise ConfigError(f"expected a number, got {str(given).lower()}")
     adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
-    return adapter.validate_python(given)
+    taken = adapter.validate_python(given)
+    if isinstance(given, str) and isinstance(taken, (int, float)):
+        raise ConfigError(f"expected a number, got the text {given!r}; leave out its quotes")
+    return taken
 
 
 def _mistyped(error: ValidationError | ConfigError) -> str:

@@ -62,4 +62,6 @@ def _expected(error: dict[str, Any]) -> str:
         return "expected a mapping of keys"
     if kind in ("tuple_type", "list_type"):
         return "expected a list"
+    if kind == "literal_error":
+        return f"expected {context['expected']}"
     return str(error["msg"]).partition(",")[0].replace("Input should be", "expected")

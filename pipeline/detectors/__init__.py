@@ -192,6 +192,8 @@ def named(name: str, options: Mapping[str, Any]) -> str:
 def _preset_of(cls: type[Any], name: str, preset: str) -> dict[str, Any]:
     if not preset:
         return {}
+    if not isinstance(preset, str):
+        raise ConfigError(f"preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
     presets = presets_of(cls)
     if preset not in presets:
         if preset in PRESETS:

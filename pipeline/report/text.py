@@ -15,6 +15,8 @@ from pipeline.report.schema import Results
 from pipeline.report.tables import Table, headline_table, set_tables
 
 NOT_MEASURED = "not measured"
+LEAST_NAME = 12
+"""Columns of the terminal that the names of detectors have at least."""
 CSV_COLUMNS = (
     *("detector", "options", "ood", "group", "metric"),
     *("value", "lower", "upper", "exact", "n_id", "n_ood", "std"),
@@ -68,14 +70,15 @@ def headline(results: Results) -> RichTable:
         caption_style="dim",
         pad_edge=False,
     )
-    out.add_column("detector", overflow="fold")
+    out.add_column("detector", overflow="fold", min_width=LEAST_NAME)
     for column in table.columns:
         group = column.group.replace("id", "ID")
         out.add_column(Text(f"{group}\n{column.arrowed}"), justify="right", no_wrap=True)
     styles = {"best": "bold", "second": "underline", "": ""}
     for place, row in enumerate(table.rows):
         last_detector = place + 1 < len(table.rows) and not row.baseline
-        cells = [Text(one.text, style=styles[one.mark]) for one in row.cells]
+        # A spread stands below its mean: beside it, names would have no room left.
+        cells = [Text(one.text.replace(" ± ", "\n± "), style=styles[one.mark]) for one in row.cells]
         out.add_row(
             Text(row.name),
             *cells,
