@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
+from pipeline import synthetic
 from pipeline.errors import ConfigError, DataError
 from pipeline.procedure import REHEARSING
 from pipeline.subspace import (
+    MADE_UP_ROWS,
     as_components,
     dim_within,
     principal_space,
@@ -91,6 +93,10 @@ def test_a_rehearsal_spans_everything_with_the_axes_of_the_moment():
         assert space.components(70, "it") == 70
     finally:
         REHEARSING.reset(token)
+
+
+def test_made_up_rows_are_no_more_than_a_rehearsal_takes_them_for():
+    assert synthetic.ROWS <= MADE_UP_ROWS
 
 
 @pytest.mark.parametrize("rows", [64, 65, 400])
