@@ -199,6 +199,8 @@ def _run(
         baselines=prepared.baselines,
         logits=prepared.head.label,
     )
+    if prepared.sets is not None:
+        told.say(f"comparing the scores of {len(fitted)} detectors")
     found = prepared.evaluation(fitted, outcomes)
     _file_scores(found, directory / SCORES)
     results = facts.results(fitted, found)

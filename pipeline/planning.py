@@ -269,7 +269,7 @@ def plan(
 
     The procedures are rehearsed on synthetic rows of the same shape. ``pin`` is the directory of an
     earlier run, or ``LATEST``. ``synthetic`` stands for every split that detectors are fitted
-    on, and then nothing is evaluated.
+    on; then nothing is selected or evaluated.
     """
     declared = {
         name: DeclaredSplit.of(
@@ -282,7 +282,7 @@ def plan(
     }
     opened: dict[str, Split] = {}
     if synthetic is not None:
-        config = config.model_copy(update={"evaluate": None})
+        config = config.model_copy(update={"select": None, "evaluate": None})
         opened = {
             name: replace(synthetic, schema=replace(synthetic.schema, split=name))
             for name in (config.fit.split, *config.further_splits)

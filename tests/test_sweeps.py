@@ -8,7 +8,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import pipeline as ff
-from pipeline import config, job
+from pipeline import config, job, shapes
 from pipeline.api import Fitted
 from pipeline.chunk import ArraySpec
 from pipeline.detectors import Chosen
@@ -169,6 +169,12 @@ def test_a_job_reports_all_members_or_the_chosen_one(store):
     numbers = {row["detector"]: row["metrics"]["auroc"]["value"] for row in whole["scores"]}
     again = {row["detector"]: row["metrics"]["auroc"]["value"] for row in done.results["scores"]}
     assert again["mahalanobis"] == numbers[kept.choice["member"]]
+
+
+def test_a_plan_over_made_up_rows_selects_nothing(store):
+    made_up = shapes.made_up("500x12:float32:4", "id/train")
+    planned = plan(config.load(written(store, "select: {}\n")), synthetic=made_up)
+    assert [p.stage for p in planned.passes] == ["fit"]
 
 
 def test_a_plan_reads_what_the_run_reads_whether_the_choice_is_known_or_not(store):
