@@ -57,7 +57,7 @@ class Tokens:
         if len(shape) != 2:
             raise DataError(
                 f"{schema.split}: {self.field} has rows of shape {shape}, tokens need (t, d); "
-                "use pool: mean for features that are pooled already"
+                "features that are pooled already suit detectors with pool: mean"
             )
         return shape
 
