@@ -263,3 +263,10 @@ def squared_norms(z: Array) -> Array:
     xp = arrays.namespace(z)
     flat = xp.reshape(z, (-1, z.shape[-1]))
     return xp.reshape(arrays.by_tiles(lambda rows: xp.sum(rows * rows, axis=1), flat), z.shape[:-1])
+
+
+def unit(x: Array) -> Array:
+    """Return rows (n, d) over their length; zero rows stay zero."""
+    xp = arrays.namespace(x)
+    lengths = xp.sqrt(squared_norms(x))
+    return x / xp.where(lengths > 0, lengths, xp.ones_like(lengths))[:, None]

@@ -10,4 +10,3 @@ from pipeline.bank.search import Nearest as Nearest
 from pipeline.bank.search import largest as largest
 from pipeline.bank.search import nearest_rows as nearest_rows
 from pipeline.bank.search import search_nbytes as search_nbytes
-from pipeline.bank.search import unit as unit

@@ -14,7 +14,7 @@ from pipeline.bank.rows import Bank
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
-from pipeline.linalg import squared_norms
+from pipeline.linalg import squared_norms, unit
 from pipeline.procedure import REHEARSING
 from pipeline.views import View, memoised
 
@@ -82,13 +82,6 @@ def nearest_rows(bank: Bank, queries: Array, k: int) -> tuple[Array, Array]:
             places[rows, ...] = xp.take_along_axis(numbers, order, axis=1)
         start += tile.shape[0]
     return best, places
-
-
-def unit(x: Array) -> Array:
-    """Return rows (n, d) over their length; zero rows stay zero."""
-    xp = arrays.namespace(x)
-    lengths = xp.sqrt(squared_norms(x))
-    return x / xp.where(lengths > 0, lengths, xp.ones_like(lengths))[:, None]
 
 
 def search_nbytes(bank: Bank, rows: int, k: int) -> int:

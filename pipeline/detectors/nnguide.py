@@ -15,12 +15,12 @@ from pipeline.bank import (
     reference_bank,
     search_nbytes,
     too_few,
-    unit,
 )
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.heads import Head, StoredHead
+from pipeline.linalg import unit
 from pipeline.procedure import Passes
 from pipeline.views import LogSumExp, Pooled, View, memoised
 from pipeline.views.entries import Entries

@@ -13,7 +13,7 @@ from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError
 from pipeline.heads import ABSENT_BIAS, Head, StoredHead, logits_present
-from pipeline.linalg import Host, squared_norms
+from pipeline.linalg import Host, squared_norms, unit
 from pipeline.procedure import Passes
 from pipeline.statistics import ClassMeans, ClassTails, Means, Tails
 from pipeline.views import Correct, Labels, Linear, Valid, View, memoised
@@ -216,16 +216,10 @@ def distances(x: Array, centres: Array, euclid_weight: float) -> Array:
     if euclid_weight == 1:
         return xp.sqrt(squared_norms(x - centres))
     # Lengths are divided by one at a time: their product may overflow.
-    cosine = 1 - xp.clip(xp.sum(_unit(x) * _unit(centres), axis=1), -1.0, 1.0)
+    cosine = 1 - xp.clip(xp.sum(unit(x) * unit(centres), axis=1), -1.0, 1.0)
     if euclid_weight == 0:
         return cosine
     return euclid_weight * xp.sqrt(squared_norms(x - centres)) + (1 - euclid_weight) * cosine
-
-
-def _unit(x: Array) -> Array:
-    xp = arrays.namespace(x)
-    lengths = xp.sqrt(squared_norms(x))
-    return x / xp.where(lengths > 0, lengths, xp.ones_like(lengths))[:, None]
 
 
 @value

@@ -7,11 +7,12 @@ from typing import Any, ClassVar
 
 from pipeline import arrays
 from pipeline.arrays import Array
-from pipeline.bank import Bank, check_max_bank, reference_bank, search_nbytes, unit
+from pipeline.bank import Bank, check_max_bank, reference_bank, search_nbytes
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.heads import Head, StoredHead
+from pipeline.linalg import unit
 from pipeline.procedure import Passes
 from pipeline.views import LogSoftmax, Pooled, View, memoised
 from pipeline.views.entries import Entries
