@@ -14,6 +14,7 @@ from pipeline.content import Const, replaced
 from pipeline.detectors import load, name_of, names, required
 from pipeline.errors import ConfigError, FeatfoldError
 from pipeline.heads import LinearHead
+from pipeline.statistics import fields_of
 from pipeline.testing import assert_same, drive, labelled, planted
 from pipeline.testing.recipes import Data
 from pipeline.views import POOLS, Pooled
@@ -56,8 +57,8 @@ def test_field_selects_a_tap(name: str) -> None:
     swapped = [with_tap(d, swapped=True) for d in (labelled(), planted())]
     of_features = fitted(name, plain[0])
     of_tap = fitted(name, swapped[0], field="tap")
-    assert "tap" in of_tap.fields
-    assert "features" not in of_tap.fields
+    assert "tap" in fields_of(*of_tap.views)
+    assert "features" not in fields_of(*of_tap.views)
     expected = drive.scores_of(of_features, plain[1].cut())
     assert_same(drive.scores_of(of_tap, swapped[1].cut()), expected)
 
