@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.heads import Head, HeadOf, LDAHead, LinearHead, StoredHead
 from pipeline.procedure import TRAIN, Detector
 from pipeline.store import ArraySplit
-from pipeline.views import Pooled
+from pipeline.views import POOLS, Pooled
 
 HEAD = "head"
 """Name of the job that fits the head by itself, for the classification in a report."""
@@ -116,16 +116,30 @@ def _lda_head(options: Any) -> LDAHead:
 
 
 def with_head(detector: Detector, head: Head) -> Detector:
-    """Return the detector with ``head``, if it, or a member of it, has one and was given none."""
-    return with_each_head(detector, lambda own: head if own == StoredHead() else own)
+    """Return the detector with ``head``, if it, or a member of it, has one and was given none.
+
+    A head over pooled features reads those that the detector reads: its pool, and its field.
+    """
+
+    def change(own: Head, of: Any) -> Head:
+        return _over_features_of(of, head) if own == StoredHead() else own
+
+    return with_each_head(detector, change)
 
 
-def with_each_head(detector: Detector, change: Callable[[Head], Head]) -> Detector:
+def _over_features_of(detector: Any, head: Head) -> Head:
+    pool, field = getattr(detector, "pool", "mean"), getattr(detector, "field", "features")
+    if not isinstance(head, (LDAHead, LinearHead)) or head.of != Pooled() or pool not in POOLS:
+        return head
+    return replaced(head, of=Pooled(pool, field))
+
+
+def with_each_head(detector: Detector, change: Callable[[Head, Any], Head]) -> Detector:
     """Return the detector with its head, and those of its members, changed."""
     fields = {field.name for field in dataclasses.fields(detector)}  # type: ignore[arg-type]
     own: Any = detector
     if "head" in fields:
-        return replaced(detector, head=change(own.head))
+        return replaced(detector, head=change(own.head, own))
     if detectors.MEMBERS in fields:
         members = tuple(with_each_head(member, change) for member in own.detectors)
         return replaced(detector, detectors=members)
@@ -227,7 +241,7 @@ def _fit_job(
     if has_head(detector):
         roles[split.name] = (split,)
         detector = with_each_head(
-            detector, lambda h: h if isinstance(h, StoredHead) else HeadOf(h, split.name)
+            detector, lambda h, _: h if isinstance(h, StoredHead) else HeadOf(h, split.name)
         )
     return Job(detector, roles)
 

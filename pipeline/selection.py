@@ -78,7 +78,11 @@ def selection_jobs(fitted: Fitted, id_val: Split, ood_val: Split, metric: str) -
     for name in {member.sweep for member in swept.values()} & fitted.keys():
         if name not in swept or swept[name].sweep != name:
             raise ConfigError(f"{name} is a detector and a sweep; give one another id")
-    for member in swept.values():
+    for name, member in swept.items():
+        if member.schema.split == id_val.name:
+            raise ConfigError(
+                f"id_val: {name} was fitted on {id_val.name}; choose on rows that it has not seen"
+            )
         for split in (id_val, ood_val):
             member.accept(split)
     views = {name: Scored(member.scorer) for name, member in swept.items()}

@@ -3,6 +3,7 @@ import pytest
 import safetensors.numpy
 from scipy import special
 
+import pipeline as ff
 from pipeline.content import Const
 from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.heads import LDAHead, LinearHead, StoredHead
@@ -159,3 +160,22 @@ def test_lda_logits_are_linear_in_the_features_it_was_fitted_on():
     assert view.fields == {"cls"}
     accuracy = (logits_of(LDAHead(of=Pooled("cls")), data).argmax(axis=1) == labels).mean()
     assert accuracy > 0.8
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"name": "vim", "pool": "max"},
+        {"name": "react", "pool": "cls"},
+        {"name": "nci", "field": "layer3"},
+        {"name": "ensemble", "detectors": [{"name": "vim", "pool": "topk"}, "energy"]},
+    ],
+)
+def test_a_head_reads_the_features_that_its_detector_reads(options):
+    random = np.random.default_rng(0)
+    y = random.integers(0, 4, 200)
+    x = random.standard_normal((200, 3, 8)) + 3 * np.eye(4, 8)[y][:, None]
+    data = {"features": x, "labels": y, "layer3": x[:, :, :6].copy(), "cls": x[:, 0].copy()}
+    fitted = ff.fit(options, data, head="lda", workers=1)
+    (scores,) = ff.score(fitted, data).values()
+    assert np.isfinite(scores).all()

@@ -116,6 +116,8 @@ def test_what_is_tested_on_may_not_choose(fitted):
         ff.select(fitted, ArraySplit(rows, name="id/test", classes=K), rows)
     with pytest.raises(ConfigError, match="ood/near/a' may be tested on"):
         ff.select(fitted, rows, ArraySplit(rows, name="ood/near/a", classes=K))
+    with pytest.raises(ConfigError, match="was fitted on id/train"):
+        ff.select(fitted, ArraySplit(rows, name="id/train", classes=K), rows)
     with pytest.raises(ConfigError, match="metric: 'auc'"):
         ff.select(fitted, rows, rows, metric="auc")
     with pytest.raises(ConfigError, match="no detector was swept"):

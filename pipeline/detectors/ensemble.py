@@ -34,7 +34,8 @@ class Ensemble:
     one more for m and sd, which depends on the members; state m x m for m members.
 
     Raises :class:`ConfigError` for no member, as many weights as there are no members, or weights
-    that are not finite or all zero; :class:`DataError` where a member gives all fit rows one score.
+    that are not finite or 0; :class:`DataError` where a member gives all fit rows one score, or
+    some an infinite one.
     """
 
     paper: ClassVar[str] = ""
@@ -71,6 +72,12 @@ class Ensemble:
             return EnsembleScorer(scored, tuple(weights), (0.0,) * len(scored), _notes(fitted))
         results = yield {"scores": SecondMoment(of=Stacked(scored))}
         spread: Spread = results["scores"]
+        if not np.isfinite(spread.mean).all() and not REHEARSING.get():
+            place = int(np.argmin(np.isfinite(spread.mean)))
+            raise DataError(
+                f"member {place + 1} of the ensemble gives some fit rows an infinite score, which "
+                "has no scale; leave it out, or choose normalize: none"
+            )
         deviations = np.sqrt(np.maximum(np.diag(spread.covariance), 0.0))
         varying = deviations > ROUNDING * np.abs(spread.mean)
         if not varying.all() and not REHEARSING.get():
@@ -90,8 +97,10 @@ def _check(weights: tuple[float, ...], members: int) -> None:
         return
     if len(weights) != members:
         raise ConfigError(f"weights: {len(weights)} for {members} members; give one for each")
-    if not all(map(math.isfinite, weights)) or not any(weights):
-        raise ConfigError(f"weights: {weights}; expected finite numbers that are not all zero")
+    if not all(map(math.isfinite, weights)) or not all(weights):
+        raise ConfigError(
+            f"weights: {weights}; expected finite numbers other than 0: leave such a member out"
+        )
 
 
 def _notes(fitted: Mapping[str, Any]) -> tuple[str, ...]:

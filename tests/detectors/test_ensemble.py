@@ -4,6 +4,7 @@ import reference_formulas as reference
 
 import pipeline as ff
 from pipeline import detectors
+from pipeline.content import value
 from pipeline.detectors import (
     KNN,
     SHE,
@@ -18,6 +19,7 @@ from pipeline.engine import Job, rehearse
 from pipeline.errors import ConfigError, DataError
 from pipeline.inputs import detectors_by_id
 from pipeline.testing import DetectorLaws, drive, recipes
+from pipeline.views import Labels, View
 
 
 class TestEnsemble(DetectorLaws):
@@ -85,7 +87,7 @@ def test_token_members_enter_with_their_image_score():
         ({"detectors": ()}, "needs members"),
         ({"detectors": ("energy",)}, "is not a detector"),
         ({"detectors": (Energy(),), "weights": (1, 2)}, "2 for 1 members"),
-        ({"detectors": (Energy(),), "weights": (0,)}, "not all zero"),
+        ({"detectors": (Energy(),), "weights": (0,)}, "other than 0"),
         ({"detectors": (Energy(),), "weights": (float("nan"),)}, "finite"),
         ({"detectors": (Energy(),), "normalize": "rank"}, "normalize"),
         (
@@ -104,6 +106,33 @@ def test_a_member_with_one_score_for_all_is_named():
     flat = rows.with_arrays(logits=np.zeros_like(rows.arrays["logits"]))
     with pytest.raises(DataError, match="member 2 of the ensemble"):
         drive.outcome(Ensemble((Mahalanobis(), Energy())), flat.cut())
+
+
+@value
+class Unbounded:
+    """A detector that finds every second row infinitely far."""
+
+    def passes(self, schema):
+        return UnboundedScorer(Labels())
+        yield
+
+
+@value
+class UnboundedScorer:
+    of: View
+
+    @property
+    def views(self):
+        return (self.of,)
+
+    def score(self, chunk):
+        labels = self.of(chunk)
+        return np.where(labels % 2 == 0, np.inf, 1.0 * labels)
+
+
+def test_a_member_with_an_infinite_score_is_named():
+    with pytest.raises(DataError, match="member 2 of the ensemble gives some fit rows an infinite"):
+        drive.outcome(Ensemble((Mahalanobis(), Unbounded())), recipes.labelled().cut())
 
 
 def test_a_list_that_is_none_is_refused():
