@@ -14,7 +14,7 @@ from pipeline.content import value
 from pipeline.errors import ConfigError, DataError
 from pipeline.procedure import REHEARSING, Passes, Scored, together
 from pipeline.statistics import SecondMoment, Spread
-from pipeline.views import Stacked, View
+from pipeline.views import AllFinite, Both, Stacked, Valid, View
 
 __all__ = ["Ensemble"]
 
@@ -27,15 +27,15 @@ ROUNDING = 1e-12
 class Ensemble:
     """Weighted sum of the scores of several detectors: sum_i w_i (s_i - m_i) / sd_i.
 
-    m_i and sd_i are mean and standard deviation of the scores s_i of the fit rows, so that members
-    of different units weigh alike; ``normalize: none`` adds the scores as they are. ``weights``
-    default to 1 for each. Members that score tokens enter with their score of the image. Layers are
-    members with another ``field`` each. Fit: the passes of the longest member, all in lockstep, and
-    one more for m and sd, which depends on the members; state m x m for m members.
+    m_i and sd_i are mean and standard deviation of the scores s_i of the fit rows, those apart that
+    some member finds infinitely far, so that members of different units weigh alike;
+    ``normalize: none`` adds the scores as they are. ``weights`` default to 1 for each. Members that
+    score tokens enter with their score of the image. Layers are members with another ``field``
+    each. Fit: the passes of the longest member, all in lockstep, and one more for m and sd, which
+    depends on the members; state m x m for m members.
 
     Raises :class:`ConfigError` for no member, as many weights as there are no members, or weights
-    that are not finite or 0; :class:`DataError` where a member gives all fit rows one score, or
-    some an infinite one.
+    that are not finite or 0; :class:`DataError` where a member gives all fit rows one score.
     """
 
     paper: ClassVar[str] = ""
@@ -70,14 +70,10 @@ class Ensemble:
         weights = np.array(self.weights or [1.0] * len(scored))
         if self.normalize == "none":
             return EnsembleScorer(scored, tuple(weights), (0.0,) * len(scored), _notes(fitted))
-        results = yield {"scores": SecondMoment(of=Stacked(scored))}
+        scores = Stacked(scored)
+        finite = Both(Valid(), AllFinite(scores))
+        results = yield {"scores": SecondMoment(of=scores, where=finite)}
         spread: Spread = results["scores"]
-        if not np.isfinite(spread.mean).all() and not REHEARSING.get():
-            place = int(np.argmin(np.isfinite(spread.mean)))
-            raise DataError(
-                f"member {place + 1} of the ensemble gives some fit rows an infinite score, which "
-                "has no scale; leave it out, or choose normalize: none"
-            )
         deviations = np.sqrt(np.maximum(np.diag(spread.covariance), 0.0))
         varying = deviations > ROUNDING * np.abs(spread.mean)
         if not varying.all() and not REHEARSING.get():

@@ -38,5 +38,6 @@ from pipeline.views.rows import IsOOD as IsOOD
 from pipeline.views.rows import Labels as Labels
 from pipeline.views.rows import Outside as Outside
 from pipeline.views.rows import Valid as Valid
+from pipeline.views.stacked import AllFinite as AllFinite
 from pipeline.views.stacked import Stacked as Stacked
 from pipeline.views.token_mask import TokenMask as TokenMask

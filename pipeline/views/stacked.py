@@ -36,3 +36,27 @@ class Stacked:
         columns = [view(chunk) for view in self.of]
         xp = arrays.namespace(*columns)
         return xp.stack([xp.astype(column, xp.float64) for column in columns], axis=1)
+
+
+@value
+class AllFinite:
+    """Whether every entry of a row of a view is finite: () bool."""
+
+    of: View
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.of.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return ()
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return rows + floats_nbytes(self.of.shape(schema), rows, 1)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        x = self.of(chunk)
+        xp = arrays.namespace(x)
+        finite = xp.isfinite(x)
+        return finite if x.ndim == 1 else xp.all(finite, axis=tuple(range(1, x.ndim)))

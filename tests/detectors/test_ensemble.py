@@ -130,9 +130,14 @@ class UnboundedScorer:
         return np.where(labels % 2 == 0, np.inf, 1.0 * labels)
 
 
-def test_a_member_with_an_infinite_score_is_named():
-    with pytest.raises(DataError, match="member 2 of the ensemble gives some fit rows an infinite"):
-        drive.outcome(Ensemble((Mahalanobis(), Unbounded())), recipes.labelled().cut())
+def test_rows_that_a_member_finds_infinitely_far_have_no_part_in_the_scales():
+    rows = recipes.labelled()
+    labels = rows.arrays["labels"]
+    odd = rows.take((labels >= 0) & (labels % 2 == 1))
+    scorer = drive.outcome(Ensemble((Mahalanobis(), Unbounded())), rows.cut())
+    alone = drive.scores_of(scorer.scored[0].scorer, odd.cut())
+    assert scorer.centres == pytest.approx((alone.mean(), odd.arrays["labels"].mean()))
+    assert scorer.weights[0] == pytest.approx(1 / alone.std())
 
 
 def test_a_list_that_is_none_is_refused():
