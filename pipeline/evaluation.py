@@ -105,6 +105,14 @@ class Evaluation:
     tables: dict[str, Mapping[str, RowTable]] = field(default_factory=dict)
     """Split -> detector -> scores, where they were asked for."""
 
+    def __repr__(self) -> str:
+        lines = [
+            f"{row['detector']} on {row['ood']}: "
+            + ", ".join(f"{name} {number['value']:.4f}" for name, number in row["metrics"].items())
+            for row in self.scores
+        ]
+        return "\n".join(["Evaluation", *lines])
+
     def value(self, detector: str, ood: str, metric: str) -> float:
         """Return one number of the table."""
         rows = {(row["detector"], row["ood"]): row["metrics"] for row in self.scores}

@@ -325,3 +325,10 @@ def test_fitting_on_threads_loads_no_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_an_evaluation_prints_its_numbers(fitted):
+    found = ff.evaluate(fitted, draw(60, 1)[0], far={"a": draw(40, 2, 4.0)[0]})
+    lines = repr(found).splitlines()
+    assert len(lines) == 1 + len(ALL)
+    assert lines[1].startswith("msp on ood/far/a: auroc 0.")

@@ -9,13 +9,13 @@ from scipy.special import log_softmax, logsumexp
 
 from pipeline import views
 from pipeline.arrays import namespace, to_host
-from pipeline.chunk import Chunk
+from pipeline.chunk import ArraySpec, Chunk, Schema
 from pipeline.content import Const
 from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.fold import fold
 from pipeline.statistics import ClassMoments, ConfusionMatrix
 from pipeline.testing import Data, assert_same, drive, labelled, recipes
-from pipeline.views import View
+from pipeline.views import Pooled, Tokens, View
 
 RNG = np.random.default_rng(0)
 
@@ -254,3 +254,10 @@ def test_views_of_masked_tokens_say_what_they_allocate(view: View, dtype: str) -
         tracemalloc.stop()
     slack = 64 * data.rows  # masks, counts and indices
     assert peak <= view.nbytes(chunk.schema, data.rows) + slack
+
+
+@pytest.mark.parametrize("view", [Tokens(), Pooled(), Pooled("max")])
+def test_features_whose_tokens_come_last_are_refused(view: View) -> None:
+    schema = Schema(5, 2, {"features": ArraySpec((8, 3), "float32", "DT")}, "id/train")
+    with pytest.raises(DataError, match=r"laid out DT.*store it as TD"):
+        view.shape(schema)

@@ -34,6 +34,9 @@ class Ensemble:
     each. Fit: the passes of the longest member, all in lockstep, and one more for m and sd, which
     depends on the members; state m x m for m members.
 
+    Members that fit their rows closely, such as mahalanobis on fewer rows than features, score them
+    much alike, and then outweigh the others; ``weights`` make up for it.
+
     Raises :class:`ConfigError` for no member, as many weights as there are no members, or weights
     that are not finite or 0; :class:`DataError` where a member gives all fit rows one score.
     """

@@ -17,6 +17,17 @@ POOLS = ("mean", "cls", *REDUCTIONS)
 FLATTEN, FORCED = "flatten", "force_flatten"
 
 
+def row_shape(schema: Schema, field: str) -> tuple[int, ...]:
+    """Return the shape of a row of features; :class:`DataError` where tokens are not first."""
+    spec = schema.spec(field)
+    if "T" in spec.layout[1:]:
+        raise DataError(
+            f"{schema.split}: {field} is laid out {spec.layout}, rows of {spec.shape}; tokens come "
+            "first: store it as TD"
+        )
+    return spec.shape
+
+
 @value
 class Stored:
     """An array as it is stored."""
@@ -53,7 +64,7 @@ class Tokens:
         return frozenset({self.field})
 
     def shape(self, schema: Schema) -> tuple[int, ...]:
-        shape = schema.spec(self.field).shape
+        shape = row_shape(schema, self.field)
         if len(shape) != 2:
             raise DataError(
                 f"{schema.split}: {self.field} has rows of shape {shape}, tokens need (t, d); "
@@ -150,7 +161,7 @@ class Pooled:
 
     def shape(self, schema: Schema) -> tuple[int, ...]:
         (field,) = self.fields
-        shape = schema.spec(field).shape
+        shape = row_shape(schema, field)
         if len(shape) not in (1, 2):
             raise DataError(
                 f"{schema.split}: {field} has rows of shape {shape}; expected (d,) or (t, d)"
