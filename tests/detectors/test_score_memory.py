@@ -22,8 +22,16 @@ FEATURES = 128
 MOST_MATRICES = 60
 """Classes of a detector that multiplies by a matrix for each of them."""
 
-NEEDED: dict[str, dict[str, Any]] = {"ash": {"variant": "b"}}
-"""Options without a default."""
+
+def needed(name: str, classes: int) -> dict[str, Any]:
+    """Return the options of a detector that have no default."""
+    members = (load("mahalanobis")(), load("energy")())
+    options = {
+        "ash": {"variant": "b"},
+        "weighted_energy": {"weights": (1.0,) * classes},
+        "ensemble": {"detectors": members},
+    }
+    return options.get(name, {})
 
 
 def scorer_of(name: str, classes: int) -> Any:
@@ -31,9 +39,9 @@ def scorer_of(name: str, classes: int) -> Any:
     rng = np.random.default_rng(1)
     head = LinearHead(Const(rng.standard_normal((classes, FEATURES))), Const(np.ones(classes)))
     try:
-        return drive.outcome(load(name)(**NEEDED.get(name, {})), train.cut())
+        return drive.outcome(load(name)(**needed(name, classes)), train.cut())
     except ConfigError:  # stored logits are not enough
-        return drive.outcome(load(name)(head=head, **NEEDED.get(name, {})), train.cut())
+        return drive.outcome(load(name)(head=head, **needed(name, classes)), train.cut())
 
 
 def used_and_declared(scorer: Any, rows: int, classes: int, *, views: bool) -> tuple[int, int]:
