@@ -76,7 +76,7 @@ def _members(entry: Any, name: Any = None) -> list[tuple[Any, Detector]]:
 def _detector(entry: Any) -> Detector:
     if isinstance(entry, str):
         return detectors.make(entry)  # type: ignore[no-any-return]
-    if isinstance(entry, type) or not hasattr(entry, "passes"):
+    if isinstance(entry, type) or not callable(getattr(entry, "passes", None)):
         raise ConfigError(
             f"{entry!r} is not a detector; pass a name such as 'msp', a value such as "
             "ff.detectors.Mahalanobis(ridge=1e-5), or {'name': 'msp'} with its options"

@@ -52,7 +52,7 @@ class Ensemble:
         if not self.detectors:
             raise ConfigError("detectors: an ensemble needs members, such as [mahalanobis, energy]")
         for member in self.detectors:
-            if not hasattr(member, "passes"):
+            if not callable(getattr(member, "passes", None)):
                 raise ConfigError(f"detectors: {member!r} is not a detector")
             if getattr(member, "fit_split", ""):
                 raise ConfigError(

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import reference_formulas as reference
@@ -20,6 +22,9 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.inputs import detectors_by_id
 from pipeline.testing import DetectorLaws, drive, recipes
 from pipeline.views import Labels, View
+
+FITTED = SimpleNamespace(passes=1)
+"""What has a number of passes, as a fitted detector does, and none to ask for."""
 
 
 class TestEnsemble(DetectorLaws):
@@ -86,6 +91,7 @@ def test_token_members_enter_with_their_image_score():
     [
         ({"detectors": ()}, "needs members"),
         ({"detectors": ("energy",)}, "is not a detector"),
+        ({"detectors": (FITTED,)}, "is not a detector"),
         ({"detectors": (Energy(),), "weights": (1, 2)}, "2 for 1 members"),
         ({"detectors": (Energy(),), "weights": (0,)}, "other than 0"),
         ({"detectors": (Energy(),), "weights": (float("nan"),)}, "finite"),
