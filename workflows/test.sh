@@ -11,7 +11,8 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 "$venv/bin/ruff" format --check .
 "$venv/bin/mypy"
 # A process for each core; then what measures the machine, one by one.
+cores=$(env -u OMP_NUM_THREADS nproc) # nproc takes that variable for the number of cores
 failed=0
-"$venv/bin/python" -m pytest -n "$(nproc)" --dist loadfile -m "not alone" || failed=$?
+"$venv/bin/python" -m pytest -n "$cores" --dist loadfile -m "not alone" || failed=$?
 "$venv/bin/python" -m pytest -m alone || failed=$?
 exit $failed
