@@ -50,7 +50,7 @@ def used_and_declared(scorer: Any, rows: int, classes: int, *, views: bool) -> t
     scores = Scores(scorer)
     parts = set(closure([scores])) if views else {scores}
     peaks = []
-    for _ in range(TRIALS):  # other threads of the process allocate too
+    for _ in range(3 * TRIALS):  # other threads of the process allocate too, in bursts
         ((chunk,),) = drive.chunks(data.cut(), fields_of(*scorer.views))
         for view in () if views else scorer.views:
             view(chunk)
