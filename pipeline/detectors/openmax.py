@@ -27,6 +27,10 @@ TAIL_KEPT = 64
 """Distances that are kept of each class, or the power of two above a larger ``tail``."""
 STEEPEST = 1e12
 """Bound of the shape: that of equal distances is infinite, a step."""
+RESOLUTION = float(np.finfo(np.float64).eps) ** 0.5
+"""Distances that differ by less than this share of the centre's length are equal."""
+NEGLIGIBLE = 40.0
+"""Logarithm of a hazard whose probability is 0 to every digit, 1 - exp(-exp(-40)) < 5e-18."""
 SURE = 1e4
 """Logarithm of a scale beyond all distances: a class whose probability is always 0, or always 1."""
 ROWS = ("correct", "all")
@@ -49,10 +53,13 @@ class OpenMax:
 
     Fit: two passes, after that of the head if it is fitted; the second depends on the means of the
     first. State k x k, then k x 64: every ``tail`` up to 64 and every ``alpha`` share both. A class
-    with fewer rows than ``tail`` uses those it has; the maximum likelihood of equal distances is a
-    step, 1 beyond them. A class without rows is unknown itself (F_c = 1), one that the head cannot
-    predict is never revised. Notes count these classes. Raises :class:`ConfigError` for options
-    that are out of bounds, :class:`DataError` where no fit row is classified correctly.
+    with fewer rows than ``tail`` uses those it has. The maximum likelihood of equal distances, such
+    as those of one row or two, is a step: F_c is 0 up to them and 1 beyond. Equal is what differs
+    by less than half the digits of float64 relative to m_c; the step lies as much above them, so
+    that no rounding decides on which side a fit row is. A class without rows is unknown itself
+    (F_c = 1), one that the head cannot predict is never revised. Notes count these classes. Raises
+    :class:`ConfigError` for options that are out of bounds, :class:`DataError` where no fit row is
+    classified correctly.
 
     Reference: Bendale and Boult 2016, "Towards open set deep networks", arXiv 1511.06233.
     Differs from the reference code: log odds; Euclidean distance (it adds 1 / 200 of that to the
@@ -98,7 +105,11 @@ class OpenMax:
         size = max(TAIL_KEPT, 1 << (self.tail - 1).bit_length())
         results = yield {"tails": ClassTails(of=distances, where=where, size=size)}
         tails: Tails = results["tails"]
-        fits = fit_weibull(tails.largest[:, : self.tail])
+        largest = tails.largest[:, : self.tail]
+        resolved = distances_resolved(means.mean, self.euclid_weight)
+        fits = fit_weibull(largest)
+        equal = (tails.count > 0) & (largest[:, 0] - fits.smallest <= resolved)
+        fits = with_steps(fits, equal, largest[:, 0] + resolved, resolved)
         empty = (tails.count == 0) & ~absent
         log_scale = np.where(empty, -SURE, np.where(absent, SURE, fits.log_scale))
         return OpenMaxScorer(
@@ -111,16 +122,18 @@ class OpenMax:
             min(self.alpha, schema.classes),
             self.euclid_weight,
             self.score == "log_odds",
-            self._notes(tails, empty, absent),
+            self._notes(tails, equal, empty, absent),
         )
 
-    def _notes(self, tails: Tails, empty: Host, absent: Host) -> tuple[str, ...]:
+    def _notes(self, tails: Tails, equal: Host, empty: Host, absent: Host) -> tuple[str, ...]:
         counts = tails.count[~absent]
         short = int(((counts > 0) & (counts < self.tail)).sum())
         what = f"{self.rows} rows"
         notes = [f"Weibull tails of {int((counts > 0).sum())} of {len(tails.count)} classes"]
         if short:
             notes.append(f"{short} of them have fewer than {self.tail} {what}: all are their tail")
+        if equal.any():
+            notes.append(f"in {int(equal.sum())} all are equally far: farther rows are extreme")
         if empty.any():
             notes.append(f"{int(empty.sum())} classes without {what} are unknown themselves")
         return ("; ".join(notes),)
@@ -175,6 +188,23 @@ def fit_weibull(tails: Host) -> Weibulls:
     log_mean = np.log(np.maximum(total, 1.0) / rows) / shape
     log_scale = logs.max(axis=1, keepdims=True) + log_mean
     return Weibulls(smallest, shape[:, 0], log_scale[:, 0])
+
+
+def distances_resolved(centres: Host, euclid_weight: float) -> Host:
+    """Return what distances (k,) from the centres (k, q) must differ by to differ at all."""
+    lengths = np.sqrt((centres**2).sum(axis=1))
+    resolved: Host = RESOLUTION * (euclid_weight * lengths + 1.0 - euclid_weight)
+    return resolved
+
+
+def with_steps(fits: Weibulls, equal: Host, edges: Host, widths: Host) -> Weibulls:
+    """Return distributions of which the ``equal`` ones are 0 a width below their edge, then 1."""
+    widths = np.maximum(widths, np.finfo(np.float64).tiny ** 0.5)
+    return Weibulls(
+        np.where(equal, edges, fits.smallest),
+        np.where(equal, NEGLIGIBLE * TRANSLATION / widths, fits.shape),
+        np.where(equal, 0.0, fits.log_scale),
+    )
 
 
 @value

@@ -11,7 +11,16 @@ from pipeline.engine import Job, Trace, rehearse, run_jobs
 from pipeline.errors import ConfigError, DataError
 from pipeline.heads import LDAHead
 from pipeline.statistics import Sum, Sums
-from pipeline.testing import Data, DetectorLaws, StatisticLaws, drive, labelled, planted
+from pipeline.testing import (
+    Data,
+    DetectorLaws,
+    StatisticLaws,
+    assert_close,
+    drive,
+    labelled,
+    planted,
+    recipes,
+)
 from pipeline.testing.memory_laws import MemoryLaws
 from pipeline.testing.recipes import Shape
 from pipeline.views import Logits
@@ -175,22 +184,34 @@ def test_short_tails_use_what_there_is():
     np.testing.assert_allclose(scores(data, test, tail=50), expected, rtol=1e-8)
 
 
-def test_equal_distances_and_single_rows_are_a_step():
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
+def test_equal_distances_and_single_rows_are_a_step(scale):
     logits = [[5.0, 0, 0], [5.0, 2, 0], [0, 5.0, 0]]
-    data = Data({"logits": np.array(logits), "labels": np.array([0, 0, 1])}, 3)
+    data = Data({"logits": scale * np.array(logits), "labels": np.array([0, 0, 1])}, 3)
     # Class 0 has its mean at (5, 1, 0) and two rows at distance 1, class 1 one row at its mean.
-    test = [[5.5, 1.0, 0.0], [6.5, 1.0, 0.0], [0.0, 5.0, 0.0], [0.0, 5.1, 0.0]]
-    found = scores(data, test, alpha=1)
-    np.testing.assert_allclose(
-        found,
-        [
-            -special.logsumexp([5.5, 1.0, 0.0]),
-            6.5 - special.logsumexp([0.0, 1.0, 0.0]),
-            5.0 * (1 - np.exp(-1)) - special.logsumexp([0.0, 5.0 * np.exp(-1), 0.0]),
-            5.1 - special.logsumexp([0.0, 0.0, 0.0]),
-        ],
-        rtol=1e-6,
-    )
+    near = scale * np.array([[5.5, 1, 0], [5.0, 2, 0], [5.0, 0, 0], [0, 5.0, 0]])
+    found = scores(data, near, alpha=1)
+    np.testing.assert_allclose(found, -special.logsumexp(near, axis=1), rtol=1e-14)
+    far = scale * np.array([[6.001, 1, 0], [0, 5.001, 0]])
+    found = scores(data, far, alpha=1)
+    known = scale * np.array([[0, 1.0, 0], [0, 0, 0]])
+    np.testing.assert_allclose(found, far.max(axis=1) - special.logsumexp(known, axis=1))
+    notes = drive.outcome(OpenMax(), data.cut()).notes
+    assert "in 2 all are equally far: farther rows are extreme" in notes[0]
+
+
+@pytest.mark.parametrize("rows", [6, 9, 12, 14, 20])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_chunks_do_not_matter_to_an_lda_head_of_fewer_rows_than_features(rows, seed):
+    # Classes of two rows, scored themselves: they lie where their own tail ends.
+    train = labelled(rows=rows, seed=seed)
+    for options in ({}, {"rows": "all", "euclid_weight": 0.5}):
+        found = [
+            drive.scores_of(drive.outcome(OpenMax(LDAHead(), **options), split), train.cut())
+            for split in (train.cut(recipes.regular(rows, size, 1)) for size in (rows, 1, 2, 3))
+        ]
+        for other in found[1:]:
+            assert_close(other, found[0], 1e-8)
 
 
 def test_a_class_without_correct_rows_is_unknown_itself():
