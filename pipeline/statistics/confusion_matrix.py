@@ -10,7 +10,8 @@ from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
-from pipeline.statistics.base import class_ids, fields_of, kept
+from pipeline.statistics.base import fields_of
+from pipeline.statistics.elements import counted, counting_nbytes
 from pipeline.views import Labels, Predicted, Valid, View
 
 
@@ -18,13 +19,17 @@ from pipeline.views import Labels, Predicted, Valid, View
 class ConfusionMatrix:
     """Counts (k, k) int64 of predicted classes ``of`` (columns) per true class ``by`` (rows).
 
-    Raises :class:`DataError` for a kept row whose true or predicted class is not one of 0 to k-1.
+    Both are integers of one shape, any number of them a row; elements whose label is one of
+    ``ignore`` do not count. Raises :class:`DataError` for an element that counts and whose true or
+    predicted class is not one of 0 to k-1.
     """
 
     of: View = Predicted()
     by: View = Labels()
     where: View = Valid()
-    version: ClassVar[int] = 1
+    ignore: tuple[int, ...] = ()
+    version: ClassVar[int] = 2
+    additive: ClassVar[bool] = True
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -38,12 +43,8 @@ class ConfusionMatrix:
         return np.zeros((schema.classes, schema.classes), np.int64)
 
     def absorb(self, state: Array, chunk: Chunk) -> Array:
-        k = chunk.schema.classes
-        predicted, truth = (
-            class_ids(chunk, self.where, ids) for ids in kept(chunk, self.where, self.of, self.by)
-        )
-        counts = arrays.bincount(truth * k + predicted, k * k)
-        return arrays.add_into(state, arrays.namespace(counts).reshape(counts, (k, k)))
+        found = counted(arrays.count_pairs, chunk, self.of, self.by, self.where, self.ignore)
+        return arrays.add_into(state, found)
 
     def close(self, state: Array) -> Array:
         return state
@@ -58,7 +59,7 @@ class ConfusionMatrix:
         return 8 * schema.classes**2
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
-        return 8 * schema.classes**2 + 48 * rows
+        return 16 * schema.classes**2 + counting_nbytes(self.by, self.where, schema, rows)
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None

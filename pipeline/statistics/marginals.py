@@ -10,33 +10,43 @@ from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
-from pipeline.statistics.base import class_ids, fields_of, kept
+from pipeline.statistics.base import fields_of
+from pipeline.statistics.elements import counted, counting_nbytes
 from pipeline.views import Labels, Predicted, Valid, View
 
 
 class ClassCounts(NamedTuple):
-    """Rows per class: three times (k,) int64; the result, and the state."""
+    """Elements per class: three times (k,) int64; the result, and the state."""
 
     true_positive: Array
-    """Rows of the class that were predicted as such."""
+    """Elements of the class that were predicted as such."""
     truth: Array
-    """Rows of the class."""
+    """Elements of the class."""
     predicted: Array
-    """Rows predicted as the class."""
+    """Elements predicted as the class."""
+
+    @property
+    def rows(self) -> Array:
+        """Elements that count, the same number for every class: (k,)."""
+        return np.full_like(self.truth, self.truth.sum())
 
 
 @value
 class Marginals:
-    """Right, true and predicted rows per class, without the k x k matrix.
+    """Right, true and predicted elements per class, without the k x k matrix.
 
-    Result: :class:`ClassCounts`. Raises :class:`DataError` for a kept row whose true or predicted
-    class is not one of 0 to k-1.
+    ``of`` and ``by`` are integers of one shape, any number of them a row. Elements whose label is
+    one of ``ignore`` do not count; where such a value outside the range is predicted for one that
+    does, it is a miss. Result: :class:`ClassCounts`. Raises :class:`DataError` for an element that
+    counts and whose true or predicted class is not one of 0 to k-1.
     """
 
     of: View = Predicted()
     by: View = Labels()
     where: View = Valid()
-    version: ClassVar[int] = 1
+    ignore: tuple[int, ...] = ()
+    version: ClassVar[int] = 2
+    additive: ClassVar[bool] = True
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -50,15 +60,9 @@ class Marginals:
         return ClassCounts(*(np.zeros(schema.classes, np.int64) for _ in range(3)))
 
     def absorb(self, state: ClassCounts, chunk: Chunk) -> ClassCounts:
-        predicted, truth = (
-            class_ids(chunk, self.where, ids) for ids in kept(chunk, self.where, self.of, self.by)
-        )
-        seen = (truth[truth == predicted], truth, predicted)
+        found = counted(arrays.count_margins, chunk, self.of, self.by, self.where, self.ignore)
         return ClassCounts(
-            *(
-                arrays.add_into(total, arrays.bincount(ids, chunk.schema.classes))
-                for total, ids in zip(state, seen, strict=True)
-            )
+            *(arrays.add_into(total, count) for total, count in zip(state, found, strict=True))
         )
 
     def close(self, state: ClassCounts) -> ClassCounts:
@@ -74,7 +78,7 @@ class Marginals:
         return 24 * schema.classes
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
-        return 24 * schema.classes + 48 * rows
+        return 32 * schema.classes + counting_nbytes(self.by, self.where, schema, rows)
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None

@@ -7,6 +7,11 @@ else is computed in the same pass.
 
 from pipeline.views.base import View as View
 from pipeline.views.base import memoised as memoised
+from pipeline.views.class_ids import AmongTop as AmongTop
+from pipeline.views.class_ids import ArgMax as ArgMax
+from pipeline.views.class_ids import AtLeast as AtLeast
+from pipeline.views.class_ids import Labelled as Labelled
+from pipeline.views.class_ids import Truth as Truth
 from pipeline.views.columns import Columns as Columns
 from pipeline.views.features import POOLS as POOLS
 from pipeline.views.features import Linear as Linear

@@ -1,0 +1,96 @@
+"""What statistics of classes count: the elements of rows, each with a true and a predicted class.
+
+A row may hold any number of elements: one for an image, one per pixel of a mask. An element whose
+true class is one of ``ignore`` does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from pipeline import arrays
+from pipeline.arrays import Array, OutsideClassError
+from pipeline.chunk import Chunk, Schema
+from pipeline.errors import DataError
+from pipeline.statistics.base import kept
+from pipeline.views import Every, View
+from pipeline.views.class_ids import NO_CLASS
+
+T = TypeVar("T")
+
+TABLES_NBYTES = 3 * 2**20
+"""What counting holds beside its counts and the rows that count, whatever their number."""
+
+
+def counted(
+    count: Callable[[Array, Array, int, tuple[int, ...]], T],
+    chunk: Chunk,
+    of: View,
+    by: View,
+    where: View,
+    ignore: tuple[int, ...],
+) -> T:
+    """Return ``count`` of true and predicted classes, k and ``ignore``: a kernel of arrays.
+
+    Raises :class:`DataError` for views of two shapes, for floats, and for a class outside 0 to k-1,
+    with the first of its rows.
+    """
+    predicted, truth = kept(chunk, where, of, by)
+    for view, ids in ((by, truth), (of, predicted)):
+        check_integers(chunk, view, ids)
+    if tuple(truth.shape) != tuple(predicted.shape):
+        raise DataError(
+            f"{chunk.split}: rows of predictions have shape {tuple(predicted.shape[1:])}, those of "
+            f"labels {tuple(truth.shape[1:])}; expected one prediction for each label"
+        )
+    try:
+        return count(truth, predicted, chunk.schema.classes, ignore)
+    except OutsideClassError as error:
+        raise DataError(_outside(chunk, of, where, truth, error)) from None
+
+
+def check_integers(chunk: Chunk, view: View, ids: Array) -> None:
+    """Raise :class:`DataError` for classes that are not whole numbers."""
+    if not arrays.namespace(ids).isdtype(ids.dtype, ("integral", "bool")):
+        raise DataError(
+            f"{chunk.split}: classes of rows {chunk.start}-{chunk.stop - 1} have dtype "
+            f"{ids.dtype}; expected integers ({view})"
+        )
+
+
+def _outside(chunk: Chunk, of: View, where: View, truth: Array, error: OutsideClassError) -> str:
+    """Say which elements hold no class, and what to do."""
+    k = chunk.schema.classes
+    each = max(1, int(np.prod(truth.shape[1:], dtype=np.int64)))
+    row = chunk.start + int(np.flatnonzero(arrays.to_host(where(chunk)))[error.first // each])
+    values = ", ".join(map(str, error.values))
+    many = "s" if error.count > 1 else ""
+    if error.side == "truth":
+        more = f", or declare classes={error.values[-1] + 1}" if error.values[-1] >= k else ""
+        return (
+            f"{chunk.split}: {error.count} label{many} outside 0 to {k - 1} (first in row {row}): "
+            f"{values}; add what must not count to ignore{more}"
+        )
+    if NO_CLASS in error.values and getattr(of, "from_scores", False):
+        return (
+            f"{chunk.split}: the scores of {error.count} element{many} are NaN (first in row "
+            f"{row}) and choose no class; mend what computed them, or ignore the labels there"
+        )
+    return (
+        f"{chunk.split}: {error.count} prediction{many} outside 0 to {k - 1} (first in row {row}): "
+        f"{values}; the split declares {k} classes"
+    )
+
+
+def elements_of(view: View, schema: Schema) -> int:
+    """Return the number of elements of a row."""
+    return int(np.prod(view.shape(schema), dtype=np.int64))
+
+
+def counting_nbytes(by: View, where: View, schema: Schema, rows: int) -> int:
+    """Return what counting the elements of some rows holds beside its counts."""
+    copied = 0 if where == Every() else 16  # rows that count, where some do not
+    return TABLES_NBYTES + copied * rows * elements_of(by, schema)

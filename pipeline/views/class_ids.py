@@ -1,0 +1,202 @@
+"""Views of true and predicted classes, one for each element of a row: images, masks or volumes.
+
+Ids keep the type they are stored in, and nothing is left out here: what does not count is for the
+statistics to say, so that scores may be anything where no label counts.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import value
+from pipeline.errors import DataError
+from pipeline.views.base import View, floats_nbytes, memoised, valid_tokens
+
+NO_CLASS = -128
+"""What a view of scores predicts for an element with a NaN among its scores."""
+TILE_SCORES = 2**18
+"""Scores that are looked at at a time."""
+
+
+@value
+class Truth:
+    """Labels as they are stored, of any row shape; -1 for the rows of a split that has none."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"labels"})
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return schema.spec("labels").shape
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return 0 if "labels" in schema.arrays else rows
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        return chunk["labels"] if "labels" in chunk.arrays else _none(chunk, -1)
+
+
+@value
+class Labelled:
+    """Row filter: one label, not below 0, and a valid token where tokens are masked."""
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({"labels"})
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return ()
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return rows * 2
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        kept = Truth()(chunk) >= 0
+        if "mask" not in chunk.arrays:
+            return kept
+        valid = valid_tokens(chunk)
+        return kept & arrays.namespace(valid).any(valid, axis=1)
+
+
+def _none(chunk: Chunk, number: int) -> Array:
+    x = chunk.any_array
+    xp = arrays.namespace(x)
+    return xp.full((chunk.rows,), number, dtype=xp.int8, device=arrays.device_of(x))
+
+
+@value
+class ArgMax:
+    """Class (...) int64 of the first largest of the scores (k, ...) of each element."""
+
+    field: str = "logits"
+    from_scores: ClassVar[bool] = True
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field})
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return _shape_of_scores(schema, self.field)[1:]
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return floats_nbytes(self.shape(schema), rows) + _tile_nbytes(schema, self.field, rows, 3)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        scores = chunk[self.field]
+        return arrays.by_tiles(_first_largest, scores, tile_rows=_tile_rows(scores))
+
+
+@value
+class AtLeast:
+    """Whether each score is at least ``threshold``: 1 or 0, int8, of the shape of the scores."""
+
+    threshold: float
+    field: str = "logits"
+    from_scores: ClassVar[bool] = True
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return frozenset({self.field})
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return schema.spec(self.field).shape
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return floats_nbytes(self.shape(schema), rows, 1) + _tile_nbytes(
+            schema, self.field, rows, 1
+        )
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        scores = chunk[self.field]
+        return arrays.by_tiles(self._decided, scores, tile_rows=_tile_rows(scores))
+
+    def _decided(self, scores: Array) -> Array:
+        xp = arrays.namespace(scores)
+        # The threshold is a decimal number: 0.7 is reached by the float32 that is written 0.7.
+        least = xp.asarray(self.threshold, dtype=scores.dtype, device=arrays.device_of(scores))
+        decided = xp.astype(scores >= least, xp.int8)
+        missing = xp.full_like(decided, NO_CLASS)
+        return xp.where(xp.isnan(scores), missing, decided)
+
+
+@value
+class AmongTop:
+    """The true class (...) where it is among the ``k`` largest scores, else the first largest.
+
+    Among equal scores the classes of lower number come first, so k = 1 is :class:`ArgMax`.
+    """
+
+    k: int
+    field: str = "logits"
+    by: View = Truth()
+    from_scores: ClassVar[bool] = True
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.by.fields | {self.field}
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        return _shape_of_scores(schema, self.field)[1:]
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return floats_nbytes(self.shape(schema), rows) + _tile_nbytes(schema, self.field, rows, 8)
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        scores, truth = chunk[self.field], self.by(chunk)
+        if scores.ndim - truth.ndim != 1:
+            return ArgMax(self.field)(chunk)  # of a split without labels
+        return arrays.by_tiles(self._found, scores, truth, tile_rows=_tile_rows(scores))
+
+    def _found(self, scores: Array, truth: Array) -> Array:
+        xp = arrays.namespace(scores, truth)
+        classes = scores.shape[1]
+        first = _first_largest(scores)
+        truth = xp.astype(truth, xp.int64)
+        inside = (truth >= 0) & (truth < classes)
+        safe = xp.where(inside, truth, xp.zeros_like(truth))
+        own = xp.take_along_axis(scores, xp.expand_dims(safe, axis=1), axis=1)
+        steps = xp.arange(classes, dtype=xp.int64, device=arrays.device_of(scores))
+        steps = xp.reshape(steps, (1, classes, *(1,) * (truth.ndim - 1)))
+        before = steps < xp.expand_dims(safe, axis=1)
+        above = (scores > own) | ((scores == own) & before)
+        found = inside & (xp.count_nonzero(above, axis=1) < self.k) & (first != NO_CLASS)
+        return xp.where(found, truth, first)
+
+
+def _first_largest(scores: Array) -> Array:
+    """Return the class of the first largest score (n, k, ...); ``NO_CLASS`` beside NaN."""
+    xp = arrays.namespace(scores)
+    first = xp.astype(xp.argmax(scores, axis=1), xp.int64)
+    largest = xp.max(scores, axis=1)  # NaN where any score is
+    return xp.where(xp.isnan(largest), xp.full_like(first, NO_CLASS), first)
+
+
+def _shape_of_scores(schema: Schema, field: str) -> tuple[int, ...]:
+    shape = schema.spec(field).shape
+    if shape[:1] != (schema.classes,):
+        raise DataError(
+            f"{schema.split}: {field} has rows of shape {shape}, but the split declares "
+            f"{schema.classes} classes; expected ({schema.classes}, ...), a score for each class"
+        )
+    return shape
+
+
+def _tile_rows(scores: Array) -> int:
+    width = 1
+    for size in scores.shape[1:]:
+        width *= int(size)
+    return max(1, TILE_SCORES // max(1, width))
+
+
+def _tile_nbytes(schema: Schema, field: str, rows: int, arrays_of_scores: int) -> int:
+    shape = schema.spec(field).shape
+    row = max(1, floats_nbytes(shape, 1, 1))
+    return 8 * arrays_of_scores * row * min(rows, max(1, TILE_SCORES // row))
