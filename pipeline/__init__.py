@@ -14,13 +14,14 @@ _HOMES = {
     "fit": "pipeline.api",
     "score": "pipeline.api",
     "evaluate": "pipeline.api",
+    "measure": "pipeline.measuring",
     "select": "pipeline.selection",
     "run": "pipeline.job",
     "Store": "pipeline.store",
 }
 _MODULES = ("detectors", "metrics")
 __all__ = ["Store", "__version__", "detectors", "evaluate", "fit", "metrics", "run", "score"]
-__all__ += ["select"]
+__all__ += ["measure", "select"]
 
 
 def __getattr__(name: str) -> Any:

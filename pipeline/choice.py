@@ -1,0 +1,138 @@
+"""Which metrics of which classes are wanted, and the keys that their numbers go by."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeline import metrics
+from pipeline.batches import TASKS
+from pipeline.content import digest
+from pipeline.errors import ConfigError
+from pipeline.procedure import Metric
+
+One = str | Metric | type
+Metrics = One | Iterable[One] | Mapping[str, One]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Metrics by name, over classes that may have names."""
+
+    metrics: Mapping[str, Metric]
+    classes: int
+    class_names: tuple[str, ...]
+    task: str
+
+    @property
+    def declaration(self) -> str:
+        """Digest of all of it: what two sets of states must share to be merged."""
+        return digest([self.task, self.classes, self.class_names, sorted(self.metrics.items())])
+
+    def keyed(self, outcomes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the numbers of all metrics by key, from the outcome of each by name.
+
+        Numbers of classes go by the names of the classes. A metric that makes one object, such as
+        a confusion matrix, has it under its name.
+        """
+        found: dict[str, Any] = {}
+        for name, outcome in outcomes.items():
+            own = metrics.name_of(self.metrics[name])
+            whole = outcome if isinstance(outcome, Mapping) else {own: outcome}
+            for key, number in whole.items():
+                found[self._key(name, own, key)] = number
+        return found
+
+    def _key(self, name: str, own: str, key: str) -> str:
+        if key == own or key.startswith(f"{own}_"):
+            key = name + key[len(own) :]
+        stem, _, last = key.rpartition("_")
+        if self.class_names and stem == name and last.isdecimal():
+            return f"{stem}_{self.class_names[int(last)]}"
+        return key
+
+
+def choice(
+    given: Metrics,
+    *,
+    classes: int | Sequence[str],
+    task: str,
+    ignore: int | Sequence[int],
+    top_k: int,
+    threshold: float,
+) -> Choice:
+    """Return the metrics that ``given`` names: a name, a value, several, or a mapping to one.
+
+    Names are made with the options given here where they have them; values keep their own, and
+    must be of the same task. Raises :class:`ConfigError` for two metrics of one name.
+    """
+    number, class_names = _classes(classes)
+    check_task(task, number)
+    shared = {"task": task, "ignore": ignore, "top_k": top_k, "threshold": threshold}
+    if task == "binary":
+        shared["average"] = "binary"
+    return Choice(_by_name(given, shared), number, class_names, task)
+
+
+def check_task(task: str, classes: int) -> None:
+    """Raise :class:`ConfigError` for a task that is unknown or does not go with ``classes``."""
+    if task not in TASKS:
+        raise ConfigError(f"task: {task!r} is unknown; choose {', '.join(TASKS)}")
+    if classes < (1 if task == "multilabel" else 2):
+        raise ConfigError(f"classes: {classes}; {task} metrics need 2 or more")
+    if task == "binary" and classes != 2:
+        raise ConfigError(f"classes: {classes}; binary metrics have 2, of which 1 is positive")
+
+
+def _classes(given: int | Sequence[str]) -> tuple[int, tuple[str, ...]]:
+    if isinstance(given, int) and not isinstance(given, bool):
+        return given, ()
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ConfigError(f"classes: {given!r}; expected their number, or a list of their names")
+    names = tuple(str(name) for name in given)
+    if len(set(names)) < len(names):
+        raise ConfigError(f"classes: two are called {', '.join(_twice(names))}")
+    return len(names), names
+
+
+def _by_name(given: Metrics, shared: Mapping[str, Any]) -> dict[str, Metric]:
+    if isinstance(given, Mapping):
+        pairs = [(str(name), _metric(one, shared)) for name, one in given.items()]
+    else:
+        single = isinstance(given, (str, type)) or hasattr(given, "passes")
+        several: Iterable[Any] = [given] if single else given  # type: ignore[list-item,assignment]
+        made = [_metric(one, shared) for one in several]
+        pairs = [(metrics.name_of(metric), metric) for metric in made]
+    chosen = dict(pairs)
+    if not chosen:
+        raise ConfigError(f"no metric was named; known: {', '.join(metrics.names())}")
+    if twice := _twice([name for name, _ in pairs]):
+        raise ConfigError(
+            f"two metrics are called {', '.join(twice)}; give a mapping from name to metric, or "
+            "several averages to one metric"
+        )
+    return chosen
+
+
+def _metric(given: Any, shared: Mapping[str, Any]) -> Metric:
+    if isinstance(given, str):
+        known = {field.name for field in dataclasses.fields(metrics.named(given))}
+        return metrics.make(given, **{k: v for k, v in shared.items() if k in known})
+    if isinstance(given, type) or not callable(getattr(given, "passes", None)):
+        raise ConfigError(
+            f"{given!r} is not a metric; give a name such as 'iou', or a value such as "
+            "ff.metrics.IoU(average='none')"
+        )
+    task = getattr(given, "task", shared["task"])
+    if task != shared["task"]:
+        raise ConfigError(
+            f"{metrics.name_of(given)} is {task}, the others are {shared['task']}; "
+            f"give it task={shared['task']!r}, or another collection"
+        )
+    return given  # type: ignore[no-any-return]
+
+
+def _twice(names: Sequence[str]) -> list[str]:
+    return sorted({name for name in names if names.count(name) > 1})

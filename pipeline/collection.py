@@ -1,0 +1,296 @@
+"""Metrics of a training loop: update with batches, merge, compute; in memory, on one process.
+
+A :class:`Collection` folds batches into the statistics that its metrics ask for. Metrics that ask
+for equal statistics share one state, by what they declare; the values of states are never looked
+at. Nothing here is a collective operation: see :mod:`pipeline.ddp` for distributed training.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import ItemsView, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from pipeline import files
+from pipeline.batches import SCORES, batch, elements, empty_batch
+from pipeline.choice import Metrics, choice
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import digest, from_tree, to_tree
+from pipeline.errors import ConfigError, CorruptError, DataError, MissingInputError
+from pipeline.procedure import Metric
+from pipeline.running import AnyStatistic, Running, leaves, rebuilt
+
+__all__ = ["Collection"]
+
+DECLARATION, SCHEMA, UPDATES = "declaration", "schema", "updates"
+
+
+class Collection:
+    """Several metrics over the batches of a loop, as torchmetrics has them.
+
+    ``metrics``: names such as ``"iou"``, values such as ``ff.metrics.IoU(average="none")``, a list
+    of these, or a mapping from the name that keys start with. ``classes`` is their number, or
+    their names. Names are made with the options ``ignore``, ``top_k`` and ``threshold`` given
+    here, values keep their own. ``task``: ``multiclass``, ``binary`` (class 1 is positive) or
+    ``multilabel``.
+
+    Raises :class:`ConfigError` for metrics that go by one name, and for those that must read
+    their data more than once.
+    """
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        *,
+        classes: int | Sequence[str] = 2,
+        task: str = "multiclass",
+        ignore: int | Sequence[int] = (),
+        top_k: int = 1,
+        threshold: float = 0.5,
+        prefix: str = "",
+    ) -> None:
+        self.choice = choice(
+            metrics, classes=classes, task=task, ignore=ignore, top_k=top_k, threshold=threshold
+        )
+        self.prefix = prefix
+        self._running: Running | None = None
+        self._updates = 0
+
+    def update(self, preds: Any, target: Any, *, weights: Any = None) -> None:
+        """Take in a batch; see :func:`pipeline.batches.batch` for shapes and dtypes.
+
+        A batch that is refused with :class:`DataError` changes nothing.
+        """
+        name = f"update {self._updates + 1}"
+        chunk = batch(
+            preds, target, weights, task=self.choice.task, classes=self.choice.classes, name=name
+        )
+        running = self._running or self._started(chunk.schema)
+        self._refuse_other_arrays(running.schema, chunk)
+        flat = elements(chunk) if SCORES in chunk.arrays else chunk
+        running.absorb(lambda statistic: flat if SCORES in statistic.fields else chunk)
+        self._running, self._updates = running, self._updates + 1
+
+    def merge(self, *others: Collection) -> None:
+        """Add what other collections of the same declaration have taken in.
+
+        Raises :class:`ConfigError` for one that declares other metrics, classes or options.
+        """
+        for other in others:
+            self._check_declaration(other.declaration)
+        for other in others:
+            self._add(other._running, other._updates)
+
+    def compute(self) -> dict[str, Any]:
+        """Return the numbers by key, each an :class:`~pipeline.procedure.Estimate`.
+
+        A confusion matrix is a :class:`~pipeline.metrics.ConfusionTable`. What was taken in stays:
+        further updates go on from here. Numbers of no update are NaN with a reason.
+        """
+        running = self._running or self._started(self._empty().schema)
+        results = running.results()
+        outcomes = {
+            name: _outcome(name, metric, running.schema, results) for name, metric in self.items()
+        }
+        return {self.prefix + k: number for k, number in self.choice.keyed(outcomes).items()}
+
+    def reset(self) -> None:
+        """Forget every batch."""
+        self._running, self._updates = None, 0
+
+    def clone(self, prefix: str | None = None) -> Self:
+        """Return an independent copy, with what was taken in, and another prefix if given."""
+        made = copy.copy(self)
+        made._running = copy.deepcopy(self._running)
+        made.prefix = self.prefix if prefix is None else prefix
+        return made
+
+    def items(self) -> ItemsView[str, Metric]:
+        """Return the metrics by name."""
+        return self.choice.metrics.items()
+
+    def __len__(self) -> int:
+        return len(self.choice.metrics)
+
+    def __repr__(self) -> str:
+        names = ", ".join(self.choice.metrics)
+        task, classes = self.choice.task, self.choice.classes
+        return f"Collection({names}; {task}, {classes} classes, {self._updates} updates)"
+
+    @property
+    def updates(self) -> int:
+        """Batches taken in, those of merged collections included."""
+        return self._updates
+
+    @property
+    def declaration(self) -> str:
+        """Digest of the metrics, their names, the classes and the task; the prefix has no part."""
+        return self.choice.declaration
+
+    @property
+    def states(self) -> dict[str, Any]:
+        """States on the host by the digest of their statistic; copies."""
+        running = self._running or self._started(self._empty().schema)
+        return {key: running.state(key) for key in running.statistics}
+
+    @property
+    def fixed(self) -> bool:
+        """Whether all states are whole numbers of fixed shapes, so that their sum merges them."""
+        return (self._running or self._started(self._empty().schema)).additive
+
+    def packed(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Return updates and all states as one int64 vector, whose sum over processes is merged.
+
+        Its length depends on the declaration alone. Raises :class:`ConfigError` where a state is
+        not :attr:`fixed`.
+        """
+        self._refuse_growing()
+        flat = [leaf.reshape(-1) for state in self.states.values() for leaf in leaves(state)]
+        return np.concatenate([np.array([self._updates], np.int64), *flat])
+
+    def with_packed(self, vector: Any) -> Self:
+        """Return a collection whose states are those of ``vector``; this one stays as it is."""
+        self._refuse_growing()
+        states, used = {}, 1
+        for key, state in self.states.items():
+            parts = []
+            for leaf in leaves(state):
+                parts.append(vector[used : used + leaf.size].reshape(leaf.shape))
+                used += leaf.size
+            states[key] = rebuilt(state, iter(parts))
+        if used != len(vector):
+            raise DataError(f"{len(vector)} packed numbers; these metrics have {used}")
+        made = self.clone()
+        made.reset()
+        schema = self._running.schema if self._running else self._empty().schema
+        made._running, made._updates = made._started(schema), int(vector[0])
+        made._running.add(states)
+        return made
+
+    def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return all that was taken in as arrays by key, for :meth:`load_state_dict`."""
+        about = {
+            DECLARATION: self.declaration,
+            UPDATES: self._updates,
+            SCHEMA: to_tree(self._running.schema) if self._running else None,
+        }
+        text = np.frombuffer(json.dumps(about).encode(), np.uint8)
+        named = {
+            f"{key}/{number}": leaf
+            for key, state in (self.states if self._running else {}).items()
+            for number, leaf in enumerate(leaves(state))
+        }
+        return {"about": text, **named}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the place of what was taken in by the contents of :meth:`state_dict`.
+
+        Raises :class:`ConfigError` where they are of other metrics, classes or options.
+        """
+        about = json.loads(np.asarray(state_dict["about"], np.uint8).tobytes())
+        self._check_declaration(about[DECLARATION])
+        self.reset()
+        if about[SCHEMA] is None:
+            return
+        running = self._started(from_tree(about[SCHEMA], {}))
+        saved = {}
+        for key, state in ((key, running.state(key)) for key in running.statistics):
+            names = (f"{key}/{number}" for number, _ in enumerate(leaves(state)))
+            saved[key] = rebuilt(state, (np.asarray(state_dict[name]) for name in names))
+        running.add(saved)
+        self._running, self._updates = running, about[UPDATES]
+
+    def save(self, path: str | Path) -> None:
+        """Write what was taken in to a safetensors file, whole or not at all."""
+        from safetensors.numpy import save
+
+        content = save({name: np.ascontiguousarray(x) for name, x in self.state_dict().items()})
+        files.write_whole(
+            Path(path), lambda file: file.write(content), len(content), "name another file"
+        )
+
+    def load(self, path: str | Path) -> None:
+        """Take the place of what was taken in by what :meth:`save` wrote."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        if not Path(path).is_file():
+            raise MissingInputError(f"{path} is not there; save a collection to it first")
+        try:
+            saved = load_file(path)
+        except SafetensorError as error:
+            raise CorruptError(f"{path} cannot be read ({error}); save the states again") from None
+        self.load_state_dict(saved)
+
+    def _started(self, schema: Schema) -> Running:
+        statistics = [
+            statistic
+            for name, metric in self.items()
+            for statistic in _asked(name, metric, schema).values()
+        ]
+        return Running(statistics, schema)
+
+    def _empty(self) -> Chunk:
+        return empty_batch(self.choice.task, self.choice.classes)
+
+    def _add(self, other: Running | None, updates: int) -> None:
+        if other is None:
+            return
+        running = self._running or self._started(other.schema)
+        if running.statistics.keys() != other.statistics.keys():
+            raise DataError("scores and predicted classes cannot be merged: give one of them")
+        running.add({key: other.state(key) for key in other.statistics})
+        self._running, self._updates = running, self._updates + updates
+
+    def _refuse_other_arrays(self, schema: Schema, chunk: Chunk) -> None:
+        before, now = (sorted(s.arrays) for s in (schema, chunk.schema))
+        if before != now:
+            raise DataError(
+                f"{chunk.split} holds {', '.join(now)}, the ones before {', '.join(before)}; "
+                "give all batches alike, or reset"
+            )
+
+    def _refuse_growing(self) -> None:
+        running = self._running or self._started(self._empty().schema)
+        growing = sorted(
+            name
+            for name, metric in self.items()
+            if not Running(
+                list(_asked(name, metric, running.schema).values()), running.schema
+            ).additive
+        )
+        if growing:
+            raise ConfigError(
+                f"states of {', '.join(growing)} grow with the rows and cannot be packed; "
+                "merge files of partial states instead, or give those metrics bins"
+            )
+
+    def _check_declaration(self, other: str) -> None:
+        if other != self.declaration:
+            raise ConfigError(
+                f"states of other metrics, classes or options ({other[:8]}) do not belong to "
+                f"{self!r} ({self.declaration[:8]})"
+            )
+
+
+def _asked(name: str, metric: Metric, schema: Schema) -> dict[str, AnyStatistic]:
+    """Return the statistics of the first pass of a metric, by the name of the request."""
+    asked = next(metric.passes(schema))
+    for request in asked.values():
+        if not hasattr(request, "absorb"):
+            raise ConfigError(f"{name} keeps a table of all rows: compute it with featfold eval")
+    return dict(asked)
+
+
+def _outcome(name: str, metric: Metric, schema: Schema, results: Mapping[str, Any]) -> Any:
+    passes = metric.passes(schema)
+    asked = next(passes)
+    try:
+        passes.send({key: results[digest(request)] for key, request in asked.items()})
+    except StopIteration as stop:
+        return stop.value
+    raise ConfigError(f"{name} reads its data more than once: compute it with featfold eval")
