@@ -247,3 +247,7 @@ def test_sum_in_bins(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ids, x = np.array([3, 0, 3, 1, 3, 0, 0]), np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
     found = arrays.to_host(arrays.sum_in_bins(*put(library, ids, x), 5))
     np.testing.assert_array_equal(found, [98.0, 8.0, 0.0, 21.0, 0.0])
+    found = arrays.to_host(
+        arrays.sum_integers_in_bins(*put(library, ids, -(x.astype(int) << 32)), 5)
+    )
+    np.testing.assert_array_equal(found, [-98 << 32, -8 << 32, 0, -21 << 32, 0])

@@ -18,6 +18,7 @@ from pipeline.arrays.kernels import sort_keys as sort_keys
 from pipeline.arrays.kernels import subtract_into as subtract_into
 from pipeline.arrays.kernels import sum_by_id as sum_by_id
 from pipeline.arrays.kernels import sum_in_bins as sum_in_bins
+from pipeline.arrays.kernels import sum_integers_in_bins as sum_integers_in_bins
 from pipeline.arrays.kernels import sum_tokens as sum_tokens
 from pipeline.arrays.kernels import syrk_into as syrk_into
 from pipeline.arrays.kernels import top_k as top_k

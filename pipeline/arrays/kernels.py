@@ -155,6 +155,25 @@ def _sum_in_bins_numpy(ids: Array, x: Array, bins: int) -> Array:
 
 
 @Kernel
+def sum_integers_in_bins(ids: Array, x: Array, bins: int) -> Array:
+    """Return the int64 sums of int64 ``x`` (n,) over the entries of each id 0..bins-1: (bins,).
+
+    Exact where the sizes of all x together are at most 2^53.
+    """
+    return namespace(ids, x).astype(sum_in_bins(ids, x, bins), namespace(x).int64)
+
+
+@sum_integers_in_bins.fast("numpy")
+def _sum_integers_in_bins_numpy(ids: Array, x: Array, bins: int) -> Array:
+    return np.bincount(ids, weights=x, minlength=bins).astype(np.int64)
+
+
+@sum_integers_in_bins.fast("torch")
+def _sum_integers_in_bins_torch(ids: Array, x: Array, bins: int) -> Array:
+    return x.new_zeros(bins).scatter_add_(0, ids, x)
+
+
+@Kernel
 def top_k(x: Array, k: int) -> Array:
     """Return the ``k`` largest values along the last axis, largest first: (..., k)."""
     xp = namespace(x)
