@@ -1,26 +1,37 @@
 """True against predicted classes, counted in int64: narrow ids are never widened as a whole.
 
-Ids of any integer or bool dtype and any shape. What is ignored, what counts and what is outside
-the classes is decided in the same pass; a fault costs a second one, which finds its elements.
+Ids of any integer or bool dtype and any shape, of the same shape on both sides. What counts, what
+is ignored and what is outside the classes is told in the pass that counts; a fault costs another
+one, which finds its elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from pipeline.arrays.kernels import Kernel, bincount
 from pipeline.arrays.libraries import Array, device_of, namespace, to_host
 from pipeline.arrays.tiles import tiles
 
-TILE_ELEMENTS = 2**15
-"""Elements counted at a time: their int64 copies stay in the cache of one core."""
+CACHED_ELEMENTS = 2**15
+"""Elements of a tile on the host: int64 copies of them stay in the cache of one core."""
+TILE_ELEMENTS = 2**22
+"""Elements of a tile elsewhere."""
+LARGEST_CODE = 2**16
+LANES = 4
+"""Tables that neighbours are counted in by turns: adding to one number again must wait."""
 SHOWN = 5
+
+Ids = np.ndarray[tuple[int], np.dtype[np.integer]]
+Counts = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 
 class OutsideClassError(ValueError):
     """Elements that count, and whose class is none of 0 to k - 1.
 
-    A caller who knows what the elements are puts their names in place of the numbers.
+    A caller who knows what the elements are names them instead.
     """
 
     def __init__(self, side: str, count: int, first: int, values: tuple[int, ...]) -> None:
@@ -40,16 +51,39 @@ def count_pairs(truth: Array, predicted: Array, classes: int, ignore: tuple[int,
     """Return how often each true class (rows) was predicted as each (columns): (k, k) int64.
 
     Elements whose truth is one of ``ignore`` do not count, whatever was predicted. Raises
-    :class:`OutsideClassError` for a counted element whose true or predicted class is not one of 0 to
-    k - 1, :class:`TypeError` for floats.
+    :class:`OutsideClassError` for an element that counts and whose true or predicted class is none
+    of 0 to k - 1, TypeError for floats, ValueError for different shapes.
     """
     xp = namespace(truth, predicted)
     total = xp.zeros((classes * classes,), dtype=xp.int64, device=device_of(truth))
-    for t, p in _counted(truth, predicted, classes, ignore):
+    for t, p in _counted(truth, predicted, classes, ignore, classes**2):
         if bool(xp.any(_outside(p, classes))):
-            _refuse(truth, predicted, classes, ignore, ())
+            _check(truth, predicted, classes, ignore)
         total = total + bincount(t * classes + p, classes * classes)
     return xp.reshape(total, (classes, classes))
+
+
+@count_pairs.fast("numpy")
+def _count_pairs_numpy(
+    truth: Array, predicted: Array, classes: int, ignore: tuple[int, ...]
+) -> Counts:
+    if (classes + 1) ** 2 > LARGEST_CODE:
+        counts: Counts = count_pairs.portable(truth, predicted, classes, ignore)
+        return counts
+    table = _pair_table(truth, predicted, classes, ignore)
+    if table[:, classes].any():
+        _check(truth, predicted, classes, ignore)
+    return np.ascontiguousarray(table[:, :classes])
+
+
+@count_pairs.fast("torch")
+def _count_pairs_torch(
+    truth: Array, predicted: Array, classes: int, ignore: tuple[int, ...]
+) -> Array:
+    if truth.device.type != "cpu":
+        return count_pairs.portable(truth, predicted, classes, ignore)
+    counts = count_pairs(to_host(truth), to_host(predicted), classes, ignore)
+    return namespace(truth).asarray(counts)
 
 
 @Kernel
@@ -58,76 +92,169 @@ def count_margins(
 ) -> tuple[Array, Array, Array]:
     """Return three times (k,) int64: right, true and predicted elements of each class.
 
-    As :func:`count_pairs`, without the k x k matrix, but for a value of ``ignore`` outside 0 to
-    k - 1 that was predicted: the element is a miss for its true class.
+    As :func:`count_pairs`, without its k x k integers; and a value of ``ignore`` outside 0 to k - 1
+    may be predicted, which is a miss for the true class of the element.
     """
     xp = namespace(truth, predicted)
     totals = [xp.zeros((classes,), dtype=xp.int64, device=device_of(truth)) for _ in range(3)]
-    for t, p in _counted(truth, predicted, classes, ignore):
+    for t, p in _counted(truth, predicted, classes, ignore, classes):
         outside = _outside(p, classes)
         if bool(xp.any(outside)):
-            if bool(xp.any(outside & ~_among(p, ignore))):
-                _refuse(truth, predicted, classes, ignore, ignore)
-            found = (t[t == p], t, p[~outside])
-        else:
-            found = (t[t == p], t, p)
+            _check(truth, predicted, classes, ignore, ignore)
+        found = (t[t == p], t, p[~outside])
         totals = [a + bincount(ids, classes) for a, ids in zip(totals, found, strict=True)]
     return totals[0], totals[1], totals[2]
 
 
-def _counted(
+@count_margins.fast("numpy")
+def _count_margins_numpy(
     truth: Array, predicted: Array, classes: int, ignore: tuple[int, ...]
+) -> tuple[Counts, Counts, Counts]:
+    if (classes + 1) ** 2 > LARGEST_CODE:
+        margins: tuple[Counts, Counts, Counts] = count_margins.portable(
+            truth, predicted, classes, ignore
+        )
+        return margins
+    table = _pair_table(truth, predicted, classes, ignore)
+    if table[:, classes].any():
+        _check(truth, predicted, classes, ignore, ignore)
+    return table.diagonal().copy(), table.sum(axis=1), table[:, :classes].sum(axis=0)
+
+
+@count_margins.fast("torch")
+def _count_margins_torch(
+    truth: Array, predicted: Array, classes: int, ignore: tuple[int, ...]
+) -> tuple[Array, Array, Array]:
+    if truth.device.type != "cpu":
+        portable: tuple[Array, Array, Array] = count_margins.portable(
+            truth, predicted, classes, ignore
+        )
+        return portable
+    xp = namespace(truth)
+    a, b, c = count_margins(to_host(truth), to_host(predicted), classes, ignore)
+    return xp.asarray(a), xp.asarray(b), xp.asarray(c)
+
+
+def _pair_table(truth: Array, predicted: Array, classes: int, ignore: tuple[int, ...]) -> Counts:
+    """Return the pairs of numpy ids (k, k + 1); predictions outside the classes come last.
+
+    A pair is one uint16, and pairs are counted in turns in a few tables, which are then added up:
+    runs of one pair, the rule in masks, would wait for each other.
+    """
+    flat_truth, flat_predicted = _flat(truth, predicted)
+    width = classes + 1
+    lanes = LANES if LANES * width**2 <= LARGEST_CODE else 1
+    step = max(CACHED_ELEMENTS, 2 * lanes * width**2)
+    lane = np.arange(min(step, flat_truth.shape[0])) % lanes * width**2
+    lane = lane.astype(np.uint16)
+    total = np.zeros(lanes * width**2, np.int64)
+    for tile in tiles(flat_truth.shape[0], step):
+        t, p = (_unsigned(ids[tile]) for ids in (flat_truth, flat_predicted))
+        if t.max() >= classes:
+            _check_ignored(truth, predicted, tile, classes, ignore)
+            t = np.minimum(t, np.full_like(t, classes))
+        if p.max() >= classes:
+            p = np.minimum(p, np.full_like(p, classes))
+        codes = t.astype(np.uint16)
+        codes *= np.uint16(width)
+        codes += p.astype(np.uint16, copy=False)
+        codes += lane[: len(codes)]
+        total += np.bincount(codes, minlength=len(total))
+    table: Counts = total.reshape(lanes, width, width).sum(axis=0)[:classes]
+    table[[one for one in ignore if 0 <= one < classes]] = 0
+    return table
+
+
+def _unsigned(ids: Ids) -> Ids:
+    """Return the same memory as unsigned integers: what was negative is very large."""
+    kind = "u1" if ids.dtype == np.bool_ else ids.dtype.str.replace("i", "u")
+    return ids.view(kind)
+
+
+def _check_ignored(
+    truth: Array, predicted: Array, tile: slice, classes: int, ignore: tuple[int, ...]
+) -> None:
+    """Raise the error of true classes of a tile that are outside, if not all are ignored."""
+    t = truth.reshape(-1)[tile]
+    outside = np.count_nonzero(_unsigned(t) >= classes)
+    ignored = (np.count_nonzero(t == one) for one in set(ignore) if not 0 <= one < classes)
+    if outside != sum(ignored):
+        _check(truth, predicted, classes, ignore)
+
+
+def _counted(
+    truth: Array, predicted: Array, classes: int, ignore: tuple[int, ...], width: int
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield tiles (m,) int64 of the true, all of 0 to k - 1, and predicted classes that count."""
+    """Yield tiles (m,) int64 of the true, all of 0 to k - 1, and predicted classes that count.
+
+    They are no smaller than the ``width`` of what they are counted in.
+    """
+    xp = namespace(truth, predicted)
+    least = CACHED_ELEMENTS if isinstance(truth, np.ndarray) else TILE_ELEMENTS
+    for _, t, p in _tiles(truth, predicted, max(least, width)):
+        if ignore:
+            counts = ~_among(t, ignore)
+            t, p = t[counts], p[counts]
+        if bool(xp.any(_outside(t, classes))):
+            _check(truth, predicted, classes, ignore)
+        yield t, p
+
+
+def _flat(truth: Array, predicted: Array) -> tuple[Array, Array]:
+    """Return both (n,), or say why they cannot be compared."""
     xp = namespace(truth, predicted)
     for ids in (truth, predicted):
         if not xp.isdtype(ids.dtype, ("integral", "bool")):
             raise TypeError(f"classes have dtype {ids.dtype}; expected integers")
     if truth.shape != predicted.shape:
-        raise ValueError(f"shapes {truth.shape} of truth and {predicted.shape} of predictions")
-    flat = xp.reshape(truth, (-1,)), xp.reshape(predicted, (-1,))
-    for tile in tiles(flat[0].shape[0], TILE_ELEMENTS):
+        raise ValueError(
+            f"true classes have shape {truth.shape}, predicted ones {predicted.shape}; "
+            "expected the same"
+        )
+    return xp.reshape(truth, (-1,)), xp.reshape(predicted, (-1,))
+
+
+def _tiles(truth: Array, predicted: Array, step: int) -> Iterator[tuple[int, Array, Array]]:
+    """Yield tiles of both as int64, with the index of their first element."""
+    xp = namespace(truth, predicted)
+    flat = _flat(truth, predicted)
+    for tile in tiles(flat[0].shape[0], step):
         t, p = (xp.astype(ids[tile], xp.int64) for ids in flat)
-        if ignore:
-            counts = ~_among(t, ignore)
-            t, p = t[counts], p[counts]
-        if bool(xp.any(_outside(t, classes))):
-            _refuse(truth, predicted, classes, ignore, ())
-        yield t, p
+        yield tile.start, t, p
 
 
 def _outside(ids: Array, classes: int) -> Array:
     return (ids < 0) | (ids >= classes)
 
 
-def _among(ids: Array, ignore: tuple[int, ...]) -> Array:
+def _among(ids: Array, values: tuple[int, ...]) -> Array:
     xp = namespace(ids)
     found = xp.zeros(ids.shape, dtype=xp.bool, device=device_of(ids))
-    for one in ignore:
+    for one in values:
         found = found | (ids == one)
     return found
 
 
-def _refuse(
+def _check(
     truth: Array,
     predicted: Array,
     classes: int,
     ignore: tuple[int, ...],
-    allowed: tuple[int, ...],
+    allowed: tuple[int, ...] = (),
 ) -> None:
-    """Raise the error of elements that are there, truths first."""
-    xp = namespace(truth, predicted)
-    flat = xp.reshape(truth, (-1,)), xp.reshape(predicted, (-1,))
+    """Raise the error of elements that count and are outside, true classes first.
+
+    Predictions may also be among ``allowed``.
+    """
     for side, accepted in (("truth", ()), ("predicted", allowed)):
-        count, first, values = 0, -1, set[int]()
-        for tile in tiles(flat[0].shape[0], TILE_ELEMENTS):
-            t, p = (xp.astype(ids[tile], xp.int64) for ids in flat)
+        count, first, values = 0, -1, list[int]()
+        for start, t, p in _tiles(truth, predicted, TILE_ELEMENTS):
             ids = t if side == "truth" else p
-            bad = to_host(_outside(ids, classes) & ~_among(t, ignore) & ~_among(ids, accepted))
-            if not bad.any():
-                continue
-            first = first if count else tile.start + int(bad.argmax())
-            count += int(bad.sum())
-            values = set(sorted({*values, *to_host(ids)[bad].tolist()})[:SHOWN])
+            bad = _outside(ids, classes) & ~_among(t, ignore) & ~_among(ids, accepted)
+            found = np.flatnonzero(to_host(bad))
+            if len(found):
+                first = first if count else start + int(found[0])
+                count += len(found)
+                values = sorted({*values, *np.unique(to_host(ids)[found]).tolist()})[:SHOWN]
         if count:
-            raise OutsideClassError(side, count, first, tuple(sorted(values)))
+            raise OutsideClassError(side, count, first, tuple(values))
