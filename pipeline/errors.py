@@ -60,6 +60,10 @@ class LockedError(FeatfoldError, TimeoutError):
     exit_code = 75
 
 
+class NotJoinedError(FeatfoldError, TimeoutError):
+    """A metric sync that some ranks of a process group did not join; nothing was exchanged."""
+
+
 class StoppedError(FeatfoldError):
     """A run that was asked to stop, and did so after the work in flight."""
 
