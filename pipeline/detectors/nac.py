@@ -53,23 +53,27 @@ class NAC:
     and rows score alike: the notes say how many of the bins occur. An lda head, whose weights are
     large, needs a small one; classes that it has no rows of are left out.
 
+    ``cutoff`` weakens the gradient of log p_c to the share w_c = p_c / (p_c + cutoff), so that
+    p_c - 1/k becomes (p_c sum_j w_j - w_c) / k (0, the default: it is left alone).
+
     Fit: one pass, after that of the head if it is fitted; state d x bins, whatever ``o_star``.
 
     Raises :class:`ConfigError` for a head without weights or over other features, fewer than 4
-    ``bins``, an ``o_star`` below 1, an ``alpha`` that is not above 0 and an unknown ``spacing``.
+    ``bins``, an ``o_star`` below 1, an ``alpha`` that is not above 0, an unknown ``spacing`` and a
+    ``cutoff`` that is negative or not finite.
 
     Reference: Liu, Tian, Li, Ma and Wang 2024, "Neuron activation coverage: rethinking
     out-of-distribution detection and generalization", ICLR 2024, arXiv 2306.02879.
     Differs from the reference code: the penultimate layer alone, in closed form and float64; all
     fit rows, where the code draws about 1,000 of them, balanced over the classes. pytorch-ood
     rounds states to float32, which puts some of those near 1 a bin lower, and cuts the gradient
-    off where a probability is below 1e-12.
+    off where a probability is below 1e-12 (``cutoff: 1e-12``).
     """
 
     paper: ClassVar[str] = "Liu et al. 2024"
     formula: ClassVar[str] = "- mean coverage of the states z * W'(softmax - 1/k)"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "pytorch-ood-0.4": {"spacing": "geometric"}
+        "pytorch-ood-0.4": {"spacing": "geometric", "cutoff": 1e-12}
     }
 
     head: Head = StoredHead()
@@ -77,6 +81,7 @@ class NAC:
     alpha: float = 100.0
     o_star: int = 50
     spacing: str = "logarithmic"
+    cutoff: float = 0.0
     pool: str = "mean"
     field: str = "features"
 
@@ -93,6 +98,8 @@ class NAC:
             raise ConfigError(
                 f"spacing: {self.spacing!r} is unknown; choose {' or '.join(SPACINGS)}"
             )
+        if not 0 <= self.cutoff < inf:
+            raise ConfigError(f"cutoff: {self.cutoff!r}; expected 0 (none) or more, such as 1e-12")
 
     def passes(self, schema: Schema) -> Passes[NACScorer]:
         refuse_without_weights(self.head, "nac")
@@ -101,7 +108,7 @@ class NAC:
         logits = with_weights(given, features, "nac")
         weight, _ = weights_present(logits)
         log_p = LogSoftmax(logits_present(logits))
-        influences = Influences(features, log_p, Const(_about_their_mean(weight)))
+        influences = Influences(features, log_p, Const(_about_their_mean(weight)), self.cutoff)
         edges = Const(thresholds(self.bins, self.spacing) / self.alpha)
         results = yield {"states": BinCounts(of=influences, edges=edges)}
         states: BinRows = results["states"]
@@ -142,6 +149,7 @@ class Influences:
     """log p (c,)."""
     weight: Const
     """W (c, d), about the mean class."""
+    cutoff: float = 0.0
 
     @property
     def fields(self) -> frozenset[str]:
@@ -161,9 +169,15 @@ class Influences:
         return arrays.by_tiles(self._influences, self.of(chunk), self.log_p(chunk))
 
     def _influences(self, z: Array, log_p: Array) -> Array:
-        xp = arrays.namespace(z)
-        excess = xp.exp(log_p) - 1 / log_p.shape[1]
-        return z * arrays.row_products(excess, self.weight.like(z))
+        return z * arrays.row_products(self._excess(log_p), self.weight.like(z))
+
+    def _excess(self, log_p: Array) -> Array:
+        xp, c = arrays.namespace(log_p), log_p.shape[1]
+        p = xp.exp(log_p)
+        if self.cutoff == 0:
+            return p - 1 / c
+        kept = p / (p + self.cutoff)
+        return (p * xp.sum(kept, axis=1, keepdims=True) - kept) / c
 
 
 @value

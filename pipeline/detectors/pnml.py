@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import log
+from math import log, log1p
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,28 +44,31 @@ class PNML:
 
     G is regularised as the covariance of mahalanobis is: ``ridge``, relative to trace / d, takes a
     row outside of the span to g = 1; ``pinvh`` does not see what is outside. A zero vector has
-    g = 0. Fit: one pass, shared with mahalanobis of ``normalize: 1``; state k x d + d x d.
+    g = 0. ``clamp`` keeps probabilities between itself and one minus itself (0, the default: as
+    they are). Fit: one pass, shared with mahalanobis of ``normalize: 1``; state k x d + d x d.
 
-    Raises :class:`ConfigError` for unknown options, fewer than 2 classes, a head over other
-    features, and one without weights where ``probabilities`` are normalized.
+    Raises :class:`ConfigError` for unknown options, a ``clamp`` outside 0 to 1 / 2, fewer than 2
+    classes, a head over other features, and one without weights where ``probabilities`` are
+    normalized.
 
     Reference: Bibas, Feder and Hassner 2021, "Single layer predictive normalized maximum
     likelihood for out-of-distribution detection", NeurIPS 2021, arXiv 2110.09246.
     Differs from the reference code: ridge where it has a plain inverse (a pseudo-inverse if
     singular), float64, and sums of what is left to the sum's least value, 1: probabilities of
-    nearly 0 or 1, which pytorch-ood clamps, keep their order.
+    nearly 0 or 1, which pytorch-ood clamps at 1e-12, keep their order.
     """
 
     paper: ClassVar[str] = "Bibas et al. 2021"
     formula: ClassVar[str] = "log of the normalizer of the most likely p for every label"
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "pytorch-ood-0.4": {"covariance": "pinvh"}
+        "pytorch-ood-0.4": {"covariance": "pinvh", "clamp": 1e-12}
     }
 
     head: Head = StoredHead()
     probabilities: str = "normalized"
     covariance: str = "ridge"
     ridge: float = 1e-6
+    clamp: float = 0.0
     pool: str = "mean"
     field: str = "features"
 
@@ -74,6 +77,8 @@ class PNML:
             known = " or ".join(PROBABILITIES)
             raise ConfigError(f"probabilities: {self.probabilities!r} is unknown; choose {known}")
         check_regularisation(self.covariance, self.ridge, REGULARISATIONS)
+        if not 0 <= self.clamp < 0.5:
+            raise ConfigError(f"clamp: {self.clamp!r}; expected 0 (none) or more, below 0.5")
 
     def passes(self, schema: Schema) -> Passes[PNMLScorer]:
         if schema.classes < 2:
@@ -98,6 +103,7 @@ class PNML:
             Projected(directions, basis, Const(np.zeros(d))),
             LogSoftmax(logits),
             log(schema.classes),
+            self.clamp,
             (white.note,),
         )
 
@@ -110,6 +116,7 @@ class PNMLScorer:
     """x whitened by the Gram matrix of the fit rows: (r,)."""
     log_probabilities: View
     log_classes: float
+    clamp: float = 0.0
     notes: tuple[str, ...] = ()
 
     @property
@@ -117,16 +124,21 @@ class PNMLScorer:
         return (self.white, self.log_probabilities)
 
     def score(self, chunk: Chunk) -> Array:
-        regret = arrays.by_tiles(_regret, self.white(chunk), self.log_probabilities(chunk))
+        regret = arrays.by_tiles(self._regret, self.white(chunk), self.log_probabilities(chunk))
         return regret / self.log_classes
 
-
-def _regret(white: Array, log_p: Array) -> Array:
-    # The sum is 1 plus sum_c p (1 - p) (1 - p^g) / (p + (1 - p) p^g): positive terms without the 1,
-    # which would round them off where one class takes all. Divided by p^g, nothing overflows.
-    xp = arrays.namespace(white)
-    leverage = xp.sum(white * white, axis=1)[:, None]
-    freedom = leverage / (1 + leverage)
-    others = -xp.expm1(log_p)
-    kept = xp.exp((1 - freedom) * log_p)
-    return xp.log1p(xp.sum(kept * others * -xp.expm1(freedom * log_p) / (kept + others), axis=1))
+    def _regret(self, white: Array, log_p: Array) -> Array:
+        # The sum is that of p, 1, plus sum_c p (1 - p) (1 - p^g) / (p + (1 - p) p^g): positive
+        # terms without the 1, which would round them off where one class takes all. Divided by
+        # p^g, nothing overflows.
+        xp = arrays.namespace(white)
+        leverage = xp.sum(white * white, axis=1)[:, None]
+        freedom = leverage / (1 + leverage)
+        if self.clamp > 0:
+            log_p = xp.clip(log_p, log(self.clamp), log1p(-self.clamp))
+        others = -xp.expm1(log_p)
+        kept = xp.exp((1 - freedom) * log_p)
+        rest = xp.sum(kept * others * -xp.expm1(freedom * log_p) / (kept + others), axis=1)
+        if self.clamp > 0:  # then the sum of p is not 1
+            rest = rest + (xp.sum(xp.exp(log_p), axis=1) - 1)
+        return xp.log1p(rest)

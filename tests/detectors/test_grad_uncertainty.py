@@ -76,6 +76,31 @@ def test_the_score_of_pytorch_ood():
     np.testing.assert_allclose(found, expected.numpy(), rtol=1e-5)
 
 
+def test_the_score_of_pytorch_ood_for_certain_rows():
+    """Where p (1 - p) is below 1e-12 torch's binary cross entropy cuts the gradient off."""
+    import torch
+
+    gaps = np.linspace(5.0, 60.0, 40)
+    z = gaps[:, None] * np.array([1.0, -0.3, 0.1])
+    weight, bias = np.eye(3), np.array([0.0, 0.2, -0.1])
+    linear = torch.nn.Linear(3, 3).double()
+    linear.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
+    expected = peer("GradUncertainty")(linear).predict(torch.tensor(z)).numpy()
+    data = rows(z, z @ weight.T + bias)
+    cut_off = scores(GradUncertainty(**GradUncertainty.presets["pytorch-ood-0.4"]), data)
+    np.testing.assert_allclose(cut_off, expected, rtol=1e-3)  # it rounds 1 - p to 1e-16
+    exact = scores(GradUncertainty(), data)
+    np.testing.assert_allclose(cut_off[gaps < 15], exact[gaps < 15], rtol=1e-10)
+    assert (exact[gaps > 45] < -1e3).all()
+    assert (cut_off[gaps > 45] > -1e-3).all()
+
+
+@pytest.mark.parametrize("cutoff", [-1e-12, float("inf"), float("nan")])
+def test_a_cutoff_is_a_small_probability(cutoff):
+    with pytest.raises(ConfigError, match="cutoff"):
+        GradUncertainty(cutoff=cutoff)
+
+
 def test_classes_without_rows_are_left_out():
     data = labelled()
     data = data.take(data.arrays["labels"] != 3)

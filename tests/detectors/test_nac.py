@@ -82,9 +82,11 @@ def wide_torch():
     torch.set_default_dtype(torch.float32)
 
 
-def test_the_score_of_pytorch_ood(wide_torch):
+@pytest.mark.parametrize("size", [0.3, 3.0])
+def test_the_score_of_pytorch_ood(wide_torch, size):
+    """Weights of size 3 make probabilities below 1e-12, where its gradient is cut off."""
     torch = wide_torch
-    weight, bias = 0.3 * noise(7, 24, seed=3), noise(1, 7, seed=4)[0]
+    weight, bias = size * noise(7, 24, seed=3), noise(1, 7, seed=4)[0]
     train, test = noise(400, 24, seed=1), noise(80, 24, seed=2)
     linear = torch.nn.Linear(24, 7)
     linear.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
@@ -138,6 +140,8 @@ def test_huge_logits_and_rows_of_zeros_have_scores():
         ({"o_star": 0}, "o_star: 0"),
         ({"alpha": 0.0}, "alpha: 0.0"),
         ({"spacing": "linear"}, "spacing: 'linear'"),
+        ({"cutoff": -1e-12}, "cutoff: -1e-12"),
+        ({"cutoff": float("inf")}, "cutoff: inf"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, complaint):

@@ -48,8 +48,12 @@ DEFAULTS_DIFFER = {
     "relative_mahalanobis": "both covariances divided by n, ridges relative to trace / d",
     "openmax": "fitted on correctly classified rows, tail 20, as in the paper; log score",
     "nci": "alpha 1e-4 keeps the norm term of the paper, which alpha 0 drops",
-    "nac": "logarithmic bins of the authors' code; geometric ones are pytorch-ood's",
-    "pnml": "a ridge that is reported, where pytorch-ood takes a float32 pseudo-inverse",
+    "nac": "logarithmic bins of the authors' code, and the gradient as it is; pytorch-ood has "
+    "geometric bins, and adds 1e-12 to the probabilities whose logarithms it differentiates",
+    "pnml": "a ridge that is reported, and probabilities as they are; pytorch-ood takes a float32 "
+    "pseudo-inverse, and clamps them at 1e-12",
+    "grad_uncertainty": "the gradient as it is; torch's binary cross entropy, which pytorch-ood "
+    "calls, cuts it off where p (1 - p) is below 1e-12",
     "mcm": "the logits as they are, as OpenOOD; pytorch-ood takes cosines with the rows of W",
     "gmm": "a ridge relative to trace / d, where pytorch-ood adds 1e-6",
     "vra": "zero below the 60th percentile, as the authors; pytorch-ood clips at the 1st and 99th",

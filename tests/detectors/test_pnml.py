@@ -99,6 +99,29 @@ def test_parity_with_pytorch_ood():
     assert (np.argsort(found) == np.argsort(expected)).all()
 
 
+def test_parity_with_pytorch_ood_of_certain_rows(monkeypatch):
+    """It clamps probabilities at 1e-12, in float64 here: in float32 the upper end would be 1."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    x, test = noise(400, 16), noise(100, 16, seed=1)
+    weight, bias = 60 * noise(10, 16, seed=2), noise(1, 10, seed=3)[0]
+    head = torch.nn.Linear(16, 10).double()
+    head.load_state_dict({"weight": torch.tensor(weight), "bias": torch.tensor(bias)})
+    theirs = peer("PNML")(None, head).fit_features(torch.tensor(x), torch.zeros(len(x)))
+    expected = theirs.predict_features(torch.tensor(test)).numpy()
+    given = LinearHead(Const(weight), Const(bias))
+    ours = make("pnml", preset="pytorch-ood-0.4", head=given)
+    exact = make("pnml", preset="pytorch-ood-0.4", head=given, clamp=0.0)
+    data = rows(x, classes=10), rows(test, classes=10)
+    np.testing.assert_allclose(scores(ours, *data), expected, rtol=1e-5, atol=1e-15)
+    assert np.abs(scores(exact, *data) / expected - 1).max() > 0.1
+
+
+@pytest.mark.parametrize("clamp", [-1e-12, 0.5, float("nan")])
+def test_clamp_is_a_small_probability(clamp):
+    with pytest.raises(ConfigError, match="clamp"):
+        PNML(clamp=clamp)
+
+
 def test_a_sweep_reads_once():
     options = ({}, {"covariance": "pinvh"}, {"ridge": 1e-3}, {"probabilities": "raw"})
     split, trace = rows(noise(60)).cut([[7] * 4, [32]]), Trace()
