@@ -3,6 +3,7 @@
 from pipeline.bank.building import BANK_LIMIT_NBYTES as BANK_LIMIT_NBYTES
 from pipeline.bank.building import check_max_bank as check_max_bank
 from pipeline.bank.building import reference_bank as reference_bank
+from pipeline.bank.building import reference_coreset as reference_coreset
 from pipeline.bank.building import too_few as too_few
 from pipeline.bank.rows import Bank as Bank
 from pipeline.bank.rows import BankFile as BankFile

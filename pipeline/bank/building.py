@@ -15,6 +15,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.partials import RowTable, opened_rows
 from pipeline.procedure import REHEARSING, Passes, Rows
 from pipeline.statistics import Sum, Sums
+from pipeline.statistics.coreset import Centres, Coreset
 from pipeline.statistics.sample import Sample
 from pipeline.views.entries import Entries, EntryCounts, EntryKeys
 
@@ -39,9 +40,7 @@ def reference_bank(schema: Schema, view: Entries, max_bank: int | None = None) -
     """
     asked: Any = Rows(view)
     if max_bank is not None:
-        tokens = view.of.shape(schema)[:-1]
-        keys = EntryKeys(IDS if IDS in schema.arrays else "", *tokens)
-        asked = Sample(view, keys, max_bank, view.where)
+        asked = Sample(view, _keys(schema, view), max_bank, view.where)
     results = yield {"bank": asked, "entries": Sums(EntryCounts(view.of), view.where)}
     counted: Sum = results["entries"]
     if isinstance(results["bank"], RowTable):
@@ -49,9 +48,33 @@ def reference_bank(schema: Schema, view: Entries, max_bank: int | None = None) -
     else:
         sampled = results["bank"].entries
         bank = Bank(schema.split, view, len(sampled), sampled.shape[1], Const(sampled))
-    if bank.entries < 1:
-        raise DataError(f"{schema.split}: no usable row for a bank; fits need labels >= 0")
+    _refuse_none(bank.entries, schema)
     return _as_large_as_it_will_be(bank, view, schema, max_bank) if REHEARSING.get() else bank
+
+
+def reference_coreset(
+    schema: Schema, view: Entries, most: int, max_bank: int, seed: int
+) -> Passes[Centres]:
+    """Ask for the composable coreset of a split, in one pass: at most ``most`` of its entries.
+
+    Every block offers the ``max_bank`` of its entries whose ids have the smallest hashes. Raises
+    :class:`DataError` where no entry counts.
+    """
+    keys = _keys(schema, view)
+    results = yield {"coreset": Coreset(view, keys, most, max_bank, seed, view.where)}
+    centres: Centres = results["coreset"]
+    _refuse_none(len(centres.keys), schema)
+    return centres
+
+
+def _keys(schema: Schema, view: Entries) -> EntryKeys:
+    tokens = view.of.shape(schema)[:-1]
+    return EntryKeys(IDS if IDS in schema.arrays else "", *tokens)
+
+
+def _refuse_none(entries: int, schema: Schema) -> None:
+    if entries < 1:
+        raise DataError(f"{schema.split}: no usable row for a bank; fits need labels >= 0")
 
 
 def _bank_of_table(table: RowTable, schema: Schema, view: Entries, counted: int) -> Bank:

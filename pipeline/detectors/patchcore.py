@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from pipeline import arrays
 from pipeline.arrays import Array
-from pipeline.bank import Bank, check_max_bank, nearest_rows, reference_bank, search_nbytes
+from pipeline.bank import (
+    Bank,
+    check_max_bank,
+    nearest_rows,
+    reference_bank,
+    reference_coreset,
+    search_nbytes,
+)
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError
 from pipeline.procedure import IMAGE_SCORES, REHEARSING, Passes
+from pipeline.statistics.k_center import k_center, projected
 from pipeline.views import Tokens, View, memoised
 from pipeline.views.base import valid_tokens
 from pipeline.views.entries import Entries
@@ -21,11 +29,7 @@ from pipeline.views.entries import Entries
 __all__ = ["PatchCore"]
 
 WEIGHTED = "weighted"
-PROJECTED = 128
-"""Random directions in which a coreset is chosen, as in the reference code."""
-
-STARTS = 10
-"""Random tokens; the one farthest from them on average is chosen first."""
+SAMPLE, COMPOSABLE = "sample", "composable"
 
 Host = np.ndarray[Any, Any]
 
@@ -37,8 +41,15 @@ class PatchCore:
     Fit: one pass for the ``max_bank`` tokens (d,) of labelled rows whose hashes are smallest, state
     max_bank x d; of these, greedy k-center keeps the share ``ratio``: it begins with the token
     farthest from the mean of 10 random ones and takes the one farthest from all that are chosen, by
-    distances in 128 random directions. ``seed`` chooses these. The notes of the scorer say
-    how far the farthest sampled token is from the coreset.
+    distances in 128 random directions. ``seed`` chooses these. Up to ``max_bank`` tokens are all in
+    the sample. Sweeps over ``ratio`` share it, and it does not depend on the blocks of a store.
+
+    ``coreset: composable`` takes such a sample of every block, and keeps ratio x max_bank tokens:
+    k-center of each block, then of what every two have chosen, state max_bank x d until the end of
+    a block and ratio x max_bank x d from there on. It looks at far more tokens where there are many
+    blocks, and finds what is rare; other blocks make another coreset. It is not the default since
+    results would then depend on how the rows were stored. The notes of the scorer say how far the
+    farthest of the tokens that were looked at is from the coreset, of composable ones a bound.
 
     ``image: weighted`` scores images (n,) as the paper does: w s with s = |z* - m*| of the token z*
     that is farthest from its nearest m*, and w = 1 - exp s / sum exp |z* - m| over the
@@ -50,7 +61,7 @@ class PatchCore:
 
     Reference: Roth, Pemula, Zepeda, Scholkopf, Brox and Gehler 2022, "Towards total recall in
     industrial anomaly detection", arXiv 2106.08265.
-    Differs from the reference code: coresets of a sample of the tokens, since each step of k-center
+    Differs from the reference code: coresets of samples of the tokens, since each step of k-center
     looks at all of them; tokens as they are stored, no averages over patches of neighbours, which
     belong to the features; float64; with one entry or ``neighbours: 1`` the weight is 1.
     """
@@ -62,6 +73,7 @@ class PatchCore:
     ratio: float = 0.1
     neighbours: int = 9
     max_bank: int = 10_000
+    coreset: str = SAMPLE
     seed: int = 0
     field: str = "features"
     image: str = WEIGHTED
@@ -74,6 +86,10 @@ class PatchCore:
             raise ConfigError(f"neighbours: {self.neighbours}; expected at least 1")
         if self.seed < 0:
             raise ConfigError(f"seed: {self.seed}; expected 0 or more")
+        if self.coreset not in (SAMPLE, COMPOSABLE):
+            raise ConfigError(
+                f"coreset: {self.coreset!r} is unknown; choose {SAMPLE} or {COMPOSABLE}"
+            )
         if self.image not in (WEIGHTED, *IMAGE_SCORES):
             known = ", ".join((WEIGHTED, *IMAGE_SCORES))
             raise ConfigError(f"image: {self.image!r} is unknown; choose {known}")
@@ -81,58 +97,60 @@ class PatchCore:
     def passes(self, schema: Schema) -> Passes[PatchCoreScorer | WeightedPatchCoreScorer]:
         of = Tokens(self.field)
         of.shape(schema)
-        sample = yield from reference_bank(schema, Entries(of), self.max_bank)
-        bank, notes = self._coreset(sample)
+        tokens = yield from self._tokens(schema, Entries(of))
+        bank, notes = self._chosen(schema, tokens)
         distances = ToCoreset(of, bank)
         if self.image != WEIGHTED:
             return PatchCoreScorer(distances, self.image, notes)
         neighbours = min(self.neighbours, bank.entries)
         return WeightedPatchCoreScorer(of, distances, neighbours, notes)
 
-    def _coreset(self, sample: Bank) -> tuple[Bank, tuple[str, ...]]:
-        assert sample.held is not None
-        entries, count = sample.held.array, max(1, int(self.ratio * sample.entries))
+    def _tokens(self, schema: Schema, view: Entries) -> Passes[_Candidates]:
+        """Ask for the tokens that may be chosen."""
+        if self.coreset == SAMPLE:
+            sample = yield from reference_bank(schema, view, self.max_bank)
+            assert sample.held is not None
+            entries = sample.held.array
+            return _Candidates(view, entries, np.zeros(len(entries)), sample.entries)
+        most = self._count(self.max_bank)
+        centres = yield from reference_coreset(schema, view, most, self.max_bank, self.seed)
+        offered = int(centres.offered[0])
+        if REHEARSING.get():
+            offered = schema.rows * view.shape(schema)[0]
+        return _Candidates(view, centres.entries, centres.reach, offered)
+
+    def _count(self, tokens: int) -> int:
+        """Return how many are chosen of so many tokens."""
+        return max(1, int(self.ratio * min(self.max_bank, tokens)))
+
+    def _chosen(self, schema: Schema, tokens: _Candidates) -> tuple[Bank, tuple[str, ...]]:
+        """Return the bank of what is chosen of the tokens, and how far they are from it."""
+        entries, count = tokens.entries, self._count(tokens.offered)
+        width = entries.shape[1]
         if REHEARSING.get():
             held = Const.repeated(entries[0], count)
-            return Bank(sample.split, sample.view, count, sample.width, held), ()
-        chosen = np.arange(count)
-        if count < sample.entries:
-            chosen = np.sort(k_center(_projected(entries, self.seed), count, self.seed))
-        bank = Bank(sample.split, sample.view, count, sample.width, Const(entries[chosen]))
-        radius = float(nearest_rows(bank, entries, 1)[0].max()) ** 0.5
-        note = (
-            f"coreset of {count} of {sample.entries} sampled tokens, covering radius {radius:.4g}"
-        )
-        return bank, (note,)
+            return Bank(schema.split, tokens.view, count, width, held), ()
+        if count < len(entries):
+            points = projected(entries, self.seed)
+            chosen, _ = k_center(points, count, self.seed, tokens.reach)
+            entries = entries[np.sort(chosen)]
+        bank = Bank(schema.split, tokens.view, count, width, Const(entries))
+        nearest = np.sqrt(nearest_rows(bank, tokens.entries, 1)[0][:, 0])
+        radius = float((nearest + tokens.reach).max())
+        looked_at = f"coreset of {count} of {tokens.offered}"
+        if self.coreset == SAMPLE:
+            return bank, (f"{looked_at} sampled tokens, covering radius {radius:.4g}",)
+        of_blocks = f"{looked_at} tokens sampled block by block"
+        return bank, (f"{of_blocks}, covering radius at most {radius:.4g}",)
 
 
-def _projected(entries: Host, seed: int) -> Host:
-    """Return the entries (m, d) in random directions, where there are fewer of these."""
-    d = entries.shape[1]
-    if d <= PROJECTED:
-        return entries
-    directions = np.random.default_rng(seed).standard_normal((d, PROJECTED))
-    projected: Host = arrays.row_products(entries, directions / PROJECTED**0.5)
-    return projected
+class _Candidates(NamedTuple):
+    """Tokens that may be chosen, how far those that each stands for are, and of how many."""
 
-
-def k_center(entries: Host, count: int, seed: int) -> Host:
-    """Return which ``count`` of the entries (m, d) greedy k-center chooses, in its order."""
-    entries = entries - entries.mean(axis=0)  # an offset would cost the distances their digits
-    norms = (entries**2).sum(axis=1)
-
-    def squared(centre: int) -> Host:
-        found: Host = norms + norms[centre] - 2 * (entries @ entries[centre])
-        return np.maximum(found, 0.0)
-
-    starts = np.random.default_rng(seed).permutation(len(entries))[:STARTS]
-    chosen = [int(np.sum([np.sqrt(squared(start)) for start in starts], axis=0).argmax())]
-    nearest = np.full(len(entries), np.inf)
-    while len(chosen) < count:
-        np.minimum(nearest, squared(chosen[-1]), out=nearest)
-        nearest[chosen[-1]] = -1.0  # it stays chosen, whatever twins it has
-        chosen.append(int(nearest.argmax()))
-    return np.array(chosen)
+    view: Entries
+    entries: Host
+    reach: Host
+    offered: int
 
 
 @value

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from scipy import spatial, special
 
-from pipeline.detectors.patchcore import PatchCore, k_center
+from pipeline.detectors.patchcore import PatchCore
+from pipeline.engine import Job, Threads, rehearse, run_jobs
 from pipeline.errors import ConfigError
-from pipeline.testing import DetectorLaws, drive, recipes
+from pipeline.testing import DetectorLaws, assert_same, drive, recipes
 
 
 def tokens(train):
@@ -39,6 +40,15 @@ class TestPatchCoreOfTokens(DetectorLaws):
         return far.min(axis=1).reshape(-1, 4)
 
 
+class TestPatchCoreByBlocks(DetectorLaws):
+    """A composable coreset that leaves nothing out."""
+
+    detector = PatchCore(ratio=1.0, coreset="composable")
+
+    def reference(self, train, test):
+        return weighted(tokens(train), test, 9)
+
+
 @pytest.mark.parametrize(
     ("options", "match"),
     [
@@ -47,27 +57,12 @@ class TestPatchCoreOfTokens(DetectorLaws):
         ({"max_bank": 0}, "max_bank: 0"),
         ({"seed": -1}, "seed: -1"),
         ({"image": "median"}, "image: 'median'"),
+        ({"coreset": "greedy"}, "coreset: 'greedy' is unknown; choose sample or composable"),
     ],
 )
 def test_options_are_checked_at_once(options, match):
     with pytest.raises(ConfigError, match=match):
         PatchCore(**options)
-
-
-def test_greedy_centres_cover_at_most_twice_as_far_as_the_best():
-    rng = np.random.default_rng(0)
-    centres = 100.0 * rng.standard_normal((7, 3))
-    entries = np.concatenate([centre + rng.uniform(-1, 1, (20, 3)) for centre in centres])
-    chosen = k_center(entries, 7, seed=1)
-    assert len(set(chosen // 20)) == 7
-    radius = spatial.distance.cdist(entries, entries[chosen]).min(axis=1).max()
-    assert radius <= 2 * np.sqrt(12)
-
-
-def test_an_offset_of_the_tokens_moves_no_centre():
-    entries = np.random.default_rng(0).standard_normal((200, 12))
-    entries = np.round(entries * 2**10) / 2**10  # of which an offset rounds nothing
-    np.testing.assert_array_equal(k_center(entries + 2.0**30, 40, 1), k_center(entries, 40, 1))
 
 
 def test_a_coreset_is_a_share_of_the_tokens_and_says_how_far_it_reaches():
@@ -95,3 +90,74 @@ def test_one_entry_weighs_one():
     scorer = drive.outcome(PatchCore(max_bank=1), train.cut())
     far = np.linalg.norm(test.upcast()["features"] - scorer.bank.held.array[0], axis=2)
     np.testing.assert_allclose(drive.scores_of(scorer, test.cut()), far.max(axis=1), rtol=1e-12)
+
+
+def coreset_of(detector, rows, sizes=None, execute=None):
+    scorer = drive.outcome(detector, rows.cut(sizes), *([execute] if execute else []))
+    return scorer.bank.held.array, scorer.notes[0]
+
+
+@pytest.mark.parametrize("order", ["drawn", "by class"])
+def test_a_composable_coreset_covers_what_the_blocks_offer(order):
+    rows = recipes.labelled().ordered(order)
+    every = tokens(rows.upcast())
+    sizes = [[60]] * 4
+    found, note = coreset_of(PatchCore(ratio=0.2, max_bank=100, coreset="composable"), rows, sizes)
+    sampled, _ = coreset_of(PatchCore(ratio=0.2, max_bank=100), rows, sizes)
+    assert found.shape == sampled.shape == (20, 12)
+    assert note.startswith("coreset of 20 of 400 tokens sampled block by block, covering radius")
+    # Of blocks that offer all of their tokens, the bound is one on all tokens.
+    whole, note = coreset_of(PatchCore(ratio=0.02, coreset="composable"), rows, sizes)
+    assert len(whole) == int(0.02 * len(every))
+    radius = spatial.distance.cdist(every, whole).min(axis=1).max()
+    bound = float(note.rpartition(" ")[2])
+    assert note.startswith(f"coreset of {len(whole)} of {len(every)} tokens")
+    assert radius <= bound * (1 + 1e-3) <= 4 * radius
+
+
+def test_what_is_rare_is_in_a_composable_coreset_where_a_sample_misses_it():
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((4000, 1, 12))
+    features[rng.permutation(4000)[:8]] += 100 * np.eye(8, 12)[:, None, :]
+    data = {"features": features, "labels": np.zeros(4000, int), "ids": np.arange(4000)}
+    rows, sizes = recipes.Data(data, 1), [[200]] * 20
+
+    def rare(detector):
+        found, _ = coreset_of(detector, rows, sizes)
+        return int((found.max(axis=1) > 50).sum())
+
+    assert rare(PatchCore(max_bank=200, coreset="composable")) == 8
+    assert rare(PatchCore(max_bank=200)) < 8
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 7, 239, 240])
+def test_chunks_change_no_bit_of_a_composable_coreset(chunk_rows):
+    rows = recipes.labelled()
+    detector = PatchCore(ratio=0.1, max_bank=300, coreset="composable")
+    sizes = [min(chunk_rows, 240 - start) for start in range(0, 240, chunk_rows)]
+    first, note = coreset_of(detector, rows, [[0, *sizes, 0]])
+    for execute in (None, Threads(3)):
+        again, same = coreset_of(detector, rows, [[240]], execute)
+        np.testing.assert_array_equal(first, again)
+        assert note == same
+
+
+def test_a_composable_coreset_does_not_depend_on_the_order_of_rows_in_a_block():
+    rows = recipes.labelled().with_arrays(ids=np.arange(240))
+    detector = PatchCore(ratio=0.05, max_bank=200, coreset="composable")
+    moved = rows.take(np.random.default_rng(1).permutation(240))
+    assert_same(*(coreset_of(detector, data, [[240]])[0] for data in (rows, moved)))
+
+
+def test_a_plan_counts_a_composable_coreset_before_it_is_there():
+    rows = recipes.labelled()
+    for max_bank in (50, 10**6):
+        detector = PatchCore(ratio=0.5, max_bank=max_bank, coreset="composable")
+        jobs = {"it": Job(detector, {"train": (rows.cut(),)})}
+        passes, planned = rehearse(jobs)
+        assert len(passes) == 1
+        real = run_jobs(jobs)["it"].bank.held
+        counted = planned["it"].bank.held
+        assert counted.shape == (int(0.5 * min(max_bank, 240 * 4)), 12)
+        assert real.shape[0] <= counted.shape[0]
+        assert counted.dtype == real.dtype
