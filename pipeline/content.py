@@ -31,8 +31,11 @@ _MADE_BY_VALUE: set[type] = set()
 
 @dataclass_transform(frozen_default=True)
 def value(cls: type[T]) -> type[T]:
-    """Make ``cls`` a frozen dataclass that compares, hashes and saves by its content."""
-    check = cls.__dict__.get("__post_init__")
+    """Make ``cls`` a frozen dataclass that compares, hashes and saves by its content.
+
+    Fields and checks (``__post_init__``) of a base that is such a class are its own, too.
+    """
+    check = getattr(cls, "__post_init__", None)
 
     def settle(self: Any) -> None:
         for name, hint in hints(type(self)).items():

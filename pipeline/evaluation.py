@@ -275,7 +275,9 @@ def _classification(table: ConfusionTable, split: str) -> dict[str, Any]:
     counts = table.marginals
     each = {name: class_metric(name, counts, average="none") for name in CLASS_METRICS}
     overall = {"accuracy": accuracy(counts), "balanced_accuracy": balanced_accuracy(counts)}
-    overall |= {f"{name}_macro": class_metric(name, counts)[name] for name in CLASS_METRICS}
+    overall |= {
+        f"{name}_macro": class_metric(name, counts)[f"{name}_mean"] for name in CLASS_METRICS
+    }
     return {
         "split": split,
         "rows": int(table.counts.sum()),

@@ -3,25 +3,34 @@
 Each is a thin wrapper of a pure function of the statistic's result, which may be called alone.
 """
 
+import importlib
+from typing import Any
+
 from pipeline.metrics.comparison import Scored as Scored
 from pipeline.metrics.comparison import agreement as agreement
 from pipeline.metrics.comparison import compared as compared
-from pipeline.metrics.confusion import F1 as F1
-from pipeline.metrics.confusion import Accuracy as Accuracy
-from pipeline.metrics.confusion import BalancedAccuracy as BalancedAccuracy
 from pipeline.metrics.confusion import ConfusionMatrix as ConfusionMatrix
 from pipeline.metrics.confusion import ConfusionTable as ConfusionTable
-from pipeline.metrics.confusion import Dice as Dice
-from pipeline.metrics.confusion import IoU as IoU
-from pipeline.metrics.confusion import Precision as Precision
-from pipeline.metrics.confusion import Recall as Recall
-from pipeline.metrics.confusion import accuracy as accuracy
-from pipeline.metrics.confusion import balanced_accuracy as balanced_accuracy
-from pipeline.metrics.confusion import class_metric as class_metric
 from pipeline.metrics.curves import histogram as histogram
 from pipeline.metrics.curves import one_side as one_side
 from pipeline.metrics.curves import precision_recall_curve as precision_recall_curve
 from pipeline.metrics.curves import roc_curve as roc_curve
+from pipeline.metrics.names import make as make
+from pipeline.metrics.names import name_of as name_of
+from pipeline.metrics.names import named as named
+from pipeline.metrics.names import names as names
+from pipeline.metrics.per_class import F1 as F1
+from pipeline.metrics.per_class import NPV as NPV
+from pipeline.metrics.per_class import Accuracy as Accuracy
+from pipeline.metrics.per_class import Dice as Dice
+from pipeline.metrics.per_class import FBeta as FBeta
+from pipeline.metrics.per_class import Hamming as Hamming
+from pipeline.metrics.per_class import IoU as IoU
+from pipeline.metrics.per_class import Precision as Precision
+from pipeline.metrics.per_class import Recall as Recall
+from pipeline.metrics.per_class import Specificity as Specificity
+from pipeline.metrics.per_class import TopKAccuracy as TopKAccuracy
+from pipeline.metrics.per_class import class_metric as class_metric
 from pipeline.metrics.ranking import AUROC as AUROC
 from pipeline.metrics.ranking import AveragePrecision as AveragePrecision
 from pipeline.metrics.ranking import FPRAtTPR as FPRAtTPR
@@ -32,3 +41,20 @@ from pipeline.metrics.ranking import fpr_at_tpr as fpr_at_tpr
 from pipeline.metrics.ranking import full_spectrum as full_spectrum
 from pipeline.metrics.ranking import ranking_metrics as ranking_metrics
 from pipeline.metrics.ranking import ranks_of as ranks_of
+from pipeline.metrics.whole import MCC as MCC
+from pipeline.metrics.whole import BalancedAccuracy as BalancedAccuracy
+from pipeline.metrics.whole import ExactMatch as ExactMatch
+from pipeline.metrics.whole import FrequencyWeightedIoU as FrequencyWeightedIoU
+from pipeline.metrics.whole import GeneralisedDice as GeneralisedDice
+from pipeline.metrics.whole import Kappa as Kappa
+from pipeline.metrics.whole import accuracy as accuracy
+from pipeline.metrics.whole import balanced_accuracy as balanced_accuracy
+from pipeline.metrics.whole import generalised_dice as generalised_dice
+from pipeline.metrics.whole import kappa as kappa
+from pipeline.metrics.whole import mcc as mcc
+
+
+def __getattr__(name: str) -> Any:
+    if name != "Collection":
+        raise AttributeError(f"module 'pipeline.metrics' has no attribute {name!r}")
+    return importlib.import_module("pipeline.collection").Collection  # of a layer above this one

@@ -14,8 +14,12 @@ from pipeline.statistics.class_tails import Tails as Tails
 from pipeline.statistics.class_variances import ClassVariances as ClassVariances
 from pipeline.statistics.class_variances import Variances as Variances
 from pipeline.statistics.confusion_matrix import ConfusionMatrix as ConfusionMatrix
+from pipeline.statistics.distances import Distances as Distances
 from pipeline.statistics.exact_ranks import ExactRanks as ExactRanks
 from pipeline.statistics.exact_ranks import Ranks as Ranks
+from pipeline.statistics.exact_rows import ExactRows as ExactRows
+from pipeline.statistics.label_counts import LabelCounts as LabelCounts
+from pipeline.statistics.label_counts import LabelMarginals as LabelMarginals
 from pipeline.statistics.marginals import ClassCounts as ClassCounts
 from pipeline.statistics.marginals import Marginals as Marginals
 from pipeline.statistics.mean_probabilities import MeanProbabilities as MeanProbabilities
@@ -26,3 +30,5 @@ from pipeline.statistics.second_moment import Spread as Spread
 from pipeline.statistics.sums import Sum as Sum
 from pipeline.statistics.sums import Sums as Sums
 from pipeline.statistics.tied_moments import TiedMoments as TiedMoments
+from pipeline.statistics.weighted import ClassSums as ClassSums
+from pipeline.statistics.weighted import WeightedMarginals as WeightedMarginals

@@ -41,15 +41,11 @@ def counted(
     predicted, truth = kept(chunk, where, of, by)
     for view, ids in ((by, truth), (of, predicted)):
         check_integers(chunk, view, ids)
-    if tuple(truth.shape) != tuple(predicted.shape):
-        raise DataError(
-            f"{chunk.split}: rows of predictions have shape {tuple(predicted.shape[1:])}, those of "
-            f"labels {tuple(truth.shape[1:])}; expected one prediction for each label"
-        )
+    check_shapes(chunk, truth, predicted)
     try:
         return count(truth, predicted, chunk.schema.classes, ignore)
     except OutsideClassError as error:
-        raise DataError(_outside(chunk, of, where, truth, error)) from None
+        raise DataError(outside(chunk, of, where, truth, chunk.schema.classes, error)) from None
 
 
 def check_integers(chunk: Chunk, view: View, ids: Array) -> None:
@@ -61,9 +57,19 @@ def check_integers(chunk: Chunk, view: View, ids: Array) -> None:
         )
 
 
-def _outside(chunk: Chunk, of: View, where: View, truth: Array, error: OutsideClassError) -> str:
-    """Say which elements hold no class, and what to do."""
-    k = chunk.schema.classes
+def check_shapes(chunk: Chunk, truth: Array, predicted: Array) -> None:
+    """Raise :class:`DataError` unless there is one prediction for each label."""
+    if tuple(truth.shape) != tuple(predicted.shape):
+        raise DataError(
+            f"{chunk.split}: rows of predictions have shape {tuple(predicted.shape[1:])}, those of "
+            f"labels {tuple(truth.shape[1:])}; expected one prediction for each label"
+        )
+
+
+def outside(
+    chunk: Chunk, of: View, where: View, truth: Array, k: int, error: OutsideClassError
+) -> str:
+    """Say which elements hold none of ``k`` classes, and what to do."""
     each = max(1, int(np.prod(truth.shape[1:], dtype=np.int64)))
     row = chunk.start + int(np.flatnonzero(arrays.to_host(where(chunk)))[error.first // each])
     values = ", ".join(map(str, error.values))
@@ -81,7 +87,7 @@ def _outside(chunk: Chunk, of: View, where: View, truth: Array, error: OutsideCl
         )
     return (
         f"{chunk.split}: {error.count} prediction{many} outside 0 to {k - 1} (first in row {row}): "
-        f"{values}; the split declares {k} classes"
+        f"{values}; expected one of {k} classes"
     )
 
 

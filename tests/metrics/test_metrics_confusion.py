@@ -79,7 +79,7 @@ class TestAbsentClasses:
         expected = {"recall": (0.75, 2), "precision": (2 / 3, 3), "f1": (5 / 9, 3), "iou": (0.5, 3)}
         for name, (mean, averaged) in expected.items():
             result = measured(CLASS_METRICS[name](of=PREDICTIONS), self.y, self.p, 4)
-            assert float(result[name]) == mean
+            assert float(result[f"{name}_mean"]) == mean
             assert float(result[f"{name}_classes_averaged"]) == averaged
 
     @pytest.mark.parametrize(

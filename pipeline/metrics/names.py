@@ -1,0 +1,91 @@
+"""Metrics by the names that jobs, collections and tables call them."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from difflib import get_close_matches
+from typing import Any
+
+from pipeline.errors import ConfigError, UnknownNameError
+
+__all__ = ["make", "name_of", "named", "names"]
+
+HOMES = {
+    "per_class": {
+        "accuracy": "Accuracy",
+        "dice": "Dice",
+        "f1": "F1",
+        "fbeta": "FBeta",
+        "hamming": "Hamming",
+        "iou": "IoU",
+        "npv": "NPV",
+        "precision": "Precision",
+        "recall": "Recall",
+        "specificity": "Specificity",
+        "top_k_accuracy": "TopKAccuracy",
+    },
+    "whole": {
+        "balanced_accuracy": "BalancedAccuracy",
+        "exact_match": "ExactMatch",
+        "frequency_weighted_iou": "FrequencyWeightedIoU",
+        "generalised_dice": "GeneralisedDice",
+        "kappa": "Kappa",
+        "mcc": "MCC",
+    },
+    "confusion": {"confusion_matrix": "ConfusionMatrix"},
+    "ranking": {
+        "auroc": "AUROC",
+        "average_precision": "AveragePrecision",
+        "fpr_at_tpr": "FPRAtTPR",
+        "ranking": "Ranking",
+    },
+}
+"""Module -> name -> class."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of all metrics, in alphabetical order."""
+    return tuple(sorted(name for classes in HOMES.values() for name in classes))
+
+
+def named(name: str) -> type[Any]:
+    """Return the class of a metric, e.g. ``"iou"``; an unknown name gets near ones."""
+    for module, classes in HOMES.items():
+        if name in classes:
+            home = importlib.import_module(f"pipeline.metrics.{module}")
+            return getattr(home, classes[name])  # type: ignore[no-any-return]
+    raise UnknownNameError(
+        f"unknown metric {name!r}: {_near(name, names())}known: {', '.join(names())}"
+    )
+
+
+def name_of(metric: Any) -> str:
+    """Return the name of a metric, or of its class; of others what their class is called."""
+    cls = metric if isinstance(metric, type) else type(metric)
+    for classes in HOMES.values():
+        for name, own in classes.items():
+            if own == cls.__name__:
+                return name
+    return cls.__name__
+
+
+def make(name: str, **options: Any) -> Any:
+    """Return the metric of a name with its options.
+
+    Raises :class:`ConfigError` for an option that it does not take, or a value that is not known.
+    """
+    cls = named(name)
+    known = [field.name for field in dataclasses.fields(cls)]
+    for option in options:
+        if option not in known:
+            raise ConfigError(
+                f"{option}: {name} has no such option: {_near(option, known)}known: "
+                f"{', '.join(known)}"
+            )
+    return cls(**options)
+
+
+def _near(name: str, known: Any) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}? " if near else ""

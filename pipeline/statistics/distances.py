@@ -1,0 +1,89 @@
+"""How far apart true and predicted classes are: all that a weighted kappa adds to the margins."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import value
+from pipeline.errors import DataError
+from pipeline.statistics.base import fields_of
+from pipeline.statistics.checked import checked_nbytes, checked_tiles, views_of
+from pipeline.views import Every, Truth, View
+
+
+@value
+class Distances:
+    """Elements by how far apart their true and predicted classes are, |i - j|: (k,) int64.
+
+    Any weight of such distances, and its sum of any size, is computed from them at the end, where
+    it cannot overflow. With ``weights``, a view () of floats, sums of the weights of rows: (k,)
+    float64. Raises :class:`DataError` for a class that counts outside 0 to k-1.
+    """
+
+    of: View
+    by: View = Truth()
+    where: View = Every()
+    ignore: tuple[int, ...] = ()
+    weights: View | None = None
+    version: ClassVar[int] = 1
+
+    @property
+    def additive(self) -> bool:
+        """Whether states are whole numbers whose sums merge them."""
+        return self.weights is None
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return views_of(self)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return fields_of(*self.views)
+
+    def empty(self, schema: Schema) -> Array:
+        return np.zeros(schema.classes, np.int64 if self.weights is None else np.float64)
+
+    def absorb(self, state: Array, chunk: Chunk) -> Array:
+        k = chunk.schema.classes
+        for truth, predicted, counts, weights in checked_tiles(self, chunk, k):
+            xp = arrays.namespace(truth)
+            if bool(xp.any(counts & ((predicted < 0) | (predicted >= k)))):
+                raise DataError(
+                    f"{chunk.split}: {self.ignore} are predicted where labels count, and are no "
+                    f"distance from a class; expected predictions of 0 to {k - 1} there"
+                )
+            apart = xp.abs(truth - predicted)[counts]
+            if self.weights is None:
+                found = arrays.bincount(apart, k)
+            else:
+                w = xp.reshape(weights, (-1, *(1,) * (truth.ndim - 1)))
+                w = xp.broadcast_to(w, truth.shape)[counts]
+                found = arrays.sum_in_bins(apart, w, k)
+            state = arrays.add_into(state, found)
+        return state
+
+    def close(self, state: Array) -> Array:
+        return state
+
+    def merge(self, a: Array, b: Array) -> Array:
+        return a + b
+
+    def finalize(self, state: Array) -> Array:
+        return arrays.to_host(state)
+
+    def state_nbytes(self, schema: Schema) -> int:
+        return 8 * schema.classes
+
+    def work_nbytes(self, schema: Schema, rows: int) -> int:
+        return 24 * schema.classes + checked_nbytes(self, schema, rows)
+
+    def stripes(self, schema: Schema, n: int) -> None:
+        return None
+
+    def join(self, results: Any) -> Any:
+        return results
