@@ -228,9 +228,12 @@ def _refuse_nonfinite(fields: frozenset[str], chunk: Chunk) -> None:
     row without a word.
     """
     names = tuple(sorted(fields - {IS_OOD}))
-    counts = _labelled(chunk) if "labels" in names else Every()(chunk)
-    bad = counts & ~Finite(names)(chunk)
-    if not bool(arrays.namespace(bad).any(bad)):
+    finite = Finite(names)(chunk)
+    xp = arrays.namespace(finite)
+    if bool(xp.all(finite)):
+        return
+    bad = ~finite & (_labelled(chunk) if "labels" in names else Every()(chunk))
+    if not bool(xp.any(bad)):
         return
     rows = np.flatnonzero(arrays.to_host(bad))
     for name in names:
@@ -248,7 +251,8 @@ def _refuse_nonfinite(fields: frozenset[str], chunk: Chunk) -> None:
 def _labelled(chunk: Chunk) -> Array:
     """Return which rows have a label of a class and, where tokens are masked, a valid token.
 
-    Labels >= k are void here: the statistic's filter has refused them, or else ignores them.
+    Labels >= k are void here: the statistic has refused them, or else ignores them. A row of many
+    labels counts where one of them does.
     """
     if "labels" not in chunk.arrays:
         return ~Every()(chunk)
@@ -256,6 +260,7 @@ def _labelled(chunk: Chunk) -> Array:
     xp = arrays.namespace(labels)
     wide = xp.astype(labels, xp.int64)
     counts = (wide >= 0) & (wide < chunk.schema.classes)
+    counts = xp.any(xp.reshape(counts, (chunk.rows, -1)), axis=1) if counts.ndim > 1 else counts
     mask = chunk.arrays.get("mask")
     return counts if mask is None else counts & xp.any(mask != 0, axis=1)
 
