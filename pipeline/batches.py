@@ -45,12 +45,11 @@ def batch(
     return _chunk(contents, classes, name)
 
 
-def empty_batch(task: str, classes: int, *, scores: bool = True) -> Chunk:
-    """Return a batch without rows: what a metric of scores, or of classes, would be given."""
-    shape = (0, classes) if scores and task != "binary" else (0,)
+def empty_batch(task: str, classes: int) -> Chunk:
+    """Return a batch of scores without rows."""
     target = np.zeros((0, classes) if task == "multilabel" else (0,), np.int64)
-    preds = np.zeros(shape) if scores else np.zeros_like(target)
-    return batch(preds, target, task=task, classes=classes, name="no batch")
+    scores = np.zeros((0,) if task == "binary" else (0, classes))
+    return batch(scores, target, task=task, classes=classes, name="no batch")
 
 
 def elements(chunk: Chunk) -> Chunk:

@@ -102,7 +102,7 @@ def _by_name(given: Metrics, shared: Mapping[str, Any]) -> dict[str, Metric]:
         pairs = [(str(name), _metric(one, shared)) for name, one in given.items()]
     else:
         single = isinstance(given, (str, type)) or hasattr(given, "passes")
-        several: Iterable[Any] = [given] if single else given  # type: ignore[list-item,assignment]
+        several: Iterable[Any] = [given] if single else given  # type: ignore[assignment]
         made = [_metric(one, shared) for one in several]
         pairs = [(metrics.name_of(metric), metric) for metric in made]
     chosen = dict(pairs)
@@ -119,7 +119,8 @@ def _by_name(given: Metrics, shared: Mapping[str, Any]) -> dict[str, Metric]:
 def _metric(given: Any, shared: Mapping[str, Any]) -> Metric:
     if isinstance(given, str):
         known = {field.name for field in dataclasses.fields(metrics.named(given))}
-        return metrics.make(given, **{k: v for k, v in shared.items() if k in known})
+        made: Metric = metrics.make(given, **{k: v for k, v in shared.items() if k in known})
+        return made
     if isinstance(given, type) or not callable(getattr(given, "passes", None)):
         raise ConfigError(
             f"{given!r} is not a metric; give a name such as 'iou', or a value such as "

@@ -22,7 +22,7 @@ from pipeline.chunk import Chunk, Schema
 from pipeline.content import digest, from_tree, to_tree
 from pipeline.errors import ConfigError, CorruptError, DataError, MissingInputError
 from pipeline.procedure import Metric
-from pipeline.running import AnyStatistic, Running, leaves, rebuilt
+from pipeline.running import AnyStatistic, Running, is_additive, leaves, rebuilt
 
 __all__ = ["Collection"]
 
@@ -91,7 +91,7 @@ class Collection:
         A confusion matrix is a :class:`~pipeline.metrics.ConfusionTable`. What was taken in stays:
         further updates go on from here. Numbers of no update are NaN with a reason.
         """
-        running = self._running or self._started(self._empty().schema)
+        running = self._now
         results = running.results()
         outcomes = {
             name: _outcome(name, metric, running.schema, results) for name, metric in self.items()
@@ -134,13 +134,13 @@ class Collection:
     @property
     def states(self) -> dict[str, Any]:
         """States on the host by the digest of their statistic; copies."""
-        running = self._running or self._started(self._empty().schema)
+        running = self._now
         return {key: running.state(key) for key in running.statistics}
 
     @property
     def fixed(self) -> bool:
         """Whether all states are whole numbers of fixed shapes, so that their sum merges them."""
-        return (self._running or self._started(self._empty().schema)).additive
+        return self._now.additive
 
     def packed(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Return updates and all states as one int64 vector, whose sum over processes is merged.
@@ -155,20 +155,19 @@ class Collection:
     def with_packed(self, vector: Any) -> Self:
         """Return a collection whose states are those of ``vector``; this one stays as it is."""
         self._refuse_growing()
-        states, used = {}, 1
-        for key, state in self.states.items():
-            parts = []
+        states, used = self.states, 1
+        wanted = 1 + sum(leaf.size for state in states.values() for leaf in leaves(state))
+        if np.shape(vector) != (wanted,):
+            raise DataError(f"packed numbers of shape {np.shape(vector)}; these have ({wanted},)")
+        for state in states.values():
             for leaf in leaves(state):
-                parts.append(vector[used : used + leaf.size].reshape(leaf.shape))
+                leaf[...] = vector[used : used + leaf.size].reshape(leaf.shape)
                 used += leaf.size
-            states[key] = rebuilt(state, iter(parts))
-        if used != len(vector):
-            raise DataError(f"{len(vector)} packed numbers; these metrics have {used}")
         made = self.clone()
         made.reset()
-        schema = self._running.schema if self._running else self._empty().schema
-        made._running, made._updates = made._started(schema), int(vector[0])
-        made._running.add(states)
+        running = made._started(self._now.schema)
+        running.add(states)
+        made._running, made._updates = running, int(vector[0])
         return made
 
     def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -227,15 +226,19 @@ class Collection:
         self.load_state_dict(saved)
 
     def _started(self, schema: Schema) -> Running:
-        statistics = [
+        statistics = [  # in an order that does not depend on the one they were given in
             statistic
-            for name, metric in self.items()
+            for name, metric in sorted(self.items())
             for statistic in _asked(name, metric, schema).values()
         ]
         return Running(statistics, schema)
 
-    def _empty(self) -> Chunk:
-        return empty_batch(self.choice.task, self.choice.classes)
+    @property
+    def _now(self) -> Running:
+        """What was taken in; before the first batch, what a batch of scores would start."""
+        if self._running is not None:
+            return self._running
+        return self._started(empty_batch(self.choice.task, self.choice.classes).schema)
 
     def _add(self, other: Running | None, updates: int) -> None:
         if other is None:
@@ -255,14 +258,12 @@ class Collection:
             )
 
     def _refuse_growing(self) -> None:
-        running = self._running or self._started(self._empty().schema)
-        growing = sorted(
+        schema = self._now.schema
+        growing = [
             name
             for name, metric in self.items()
-            if not Running(
-                list(_asked(name, metric, running.schema).values()), running.schema
-            ).additive
-        )
+            if not all(map(is_additive, _asked(name, metric, schema).values()))
+        ]
         if growing:
             raise ConfigError(
                 f"states of {', '.join(growing)} grow with the rows and cannot be packed; "

@@ -1,0 +1,317 @@
+"""Collections of metrics in a loop: batches, merges, states, and values of public faults."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics as sk
+
+import pipeline as ff
+from pipeline.errors import ConfigError, CorruptError, DataError, MissingInputError
+
+K = 5
+
+
+def drawn(rows: int = 203, shape: tuple[int, ...] = (), seed: int = 0) -> tuple[Any, Any, Any]:
+    """Return logits (n, k, ...), predicted classes and targets (n, ...), sorted by class."""
+    rng = np.random.default_rng(seed)
+    target = np.sort(rng.integers(0, K - 1, (rows, *shape)), axis=0)  # class K - 1 is absent
+    logits = rng.normal(size=(rows, K, *shape))
+    np.put_along_axis(
+        logits, target[:, None], np.take_along_axis(logits, target[:, None], 1) + 1.0, 1
+    )
+    return logits, logits.argmax(1), target
+
+
+def batches(rows: int, size: int) -> list[slice]:
+    return [slice(start, start + size) for start in range(0, rows, size)]
+
+
+def numbers(found: dict[str, Any]) -> dict[str, float]:
+    return {key: float(number) for key, number in found.items()}
+
+
+@pytest.mark.parametrize("size", [1, 7, 202, 203])
+@pytest.mark.parametrize("shape", [(), (3, 2)])
+def test_numbers_are_those_of_scikit_learn_whatever_the_batches(size, shape):
+    logits, predicted, target = drawn(shape=shape)
+    scores = ff.metrics.Collection(["accuracy", "iou", "recall", "mcc"], classes=K)
+    classes = scores.clone()
+    for rows in batches(203, size):
+        scores.update(logits[rows], target[rows])
+        classes.update(predicted[rows], target[rows])
+    y, p = target.reshape(-1), predicted.reshape(-1)
+    found = numbers(scores.compute())
+    assert found == numbers(classes.compute())
+    assert found["accuracy"] == pytest.approx(sk.accuracy_score(y, p), rel=1e-15)
+    assert found["mcc"] == pytest.approx(sk.matthews_corrcoef(y, p), rel=1e-12)
+    present = sorted({*y, *p})
+    assert found["iou_mean"] == pytest.approx(
+        sk.jaccard_score(y, p, average="macro", labels=present), rel=1e-14
+    )
+    recall = sk.recall_score(y, p, average="macro", labels=sorted({*y}))
+    assert found["recall_mean"] == pytest.approx(recall, rel=1e-14)
+
+
+def test_numbers_of_torch_tensors_are_those_of_arrays():
+    logits, _, target = drawn()
+    of_arrays = ff.metrics.Collection(["iou", "confusion_matrix"], classes=K)
+    of_tensors = of_arrays.clone()
+    of_arrays.update(logits.astype(np.float32), target)
+    grad = torch.tensor(logits, dtype=torch.float32, requires_grad=True)
+    of_tensors.update(grad, torch.tensor(target))
+    table, tensors = (c.compute()["confusion_matrix"] for c in (of_arrays, of_tensors))
+    np.testing.assert_array_equal(table.counts, tensors.counts)
+    assert table.counts.sum() == 203
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8, np.uint16, np.int32, np.int64])
+def test_narrow_classes_do_not_overflow(dtype):
+    # CASES A07: 120 * 121 + 120 is far beyond a byte
+    target = np.full(1000, 120, dtype)
+    collection = ff.metrics.Collection(["accuracy", "confusion_matrix"], classes=121)
+    collection.update(target, target)
+    found = collection.compute()
+    assert float(found["accuracy"]) == 1.0
+    assert found["confusion_matrix"].counts[120, 120] == 1000
+
+
+def test_metrics_that_ask_for_the_same_share_one_state():
+    collection = ff.metrics.Collection(["precision", "recall", "iou", "dice", "mcc"], classes=K)
+    collection.update(np.array([0, 1]), np.array([0, 2]))
+    assert len(collection.states) == 1
+
+
+def test_states_are_shared_by_declaration_and_never_by_value():
+    # torchmetrics 2596, 2916: groups formed from equal states after the first batch
+    binary = ff.metrics.Collection(
+        {
+            "low": ff.metrics.Accuracy(task="binary", threshold=0.5),
+            "high": ff.metrics.Accuracy(task="binary", threshold=0.8),
+        },
+        task="binary",
+    )
+    binary.update(np.array([0.9, 0.1]), np.array([1, 0]))
+    binary.update(np.array([0.6, 0.7]), np.array([1, 1]))
+    assert numbers(binary.compute()) == {"low": 1.0, "high": 0.5}
+
+    top = ff.metrics.Collection(
+        {"top1": ff.metrics.Accuracy(), "top2": ff.metrics.Accuracy(top_k=2)}, classes=3
+    )
+    top.update(np.array([[0.8, 0.1, 0.1]]), np.array([0]))
+    top.update(np.array([[0.5, 0.4, 0.1]]), np.array([1]))
+    assert numbers(top.compute()) == {"top1": 0.5, "top2": 1.0}
+
+    ignoring = ff.metrics.Collection(
+        {"all": ff.metrics.IoU(), "some": ff.metrics.IoU(ignore=(0,))}, classes=3
+    )
+    ignoring.update(np.array([1, 2]), np.array([1, 2]))
+    ignoring.update(np.array([0, 1]), np.array([0, 0]))
+    found = numbers(ignoring.compute())
+    assert found["some_mean"] == 1.0
+    assert found["all_mean"] == pytest.approx((1 / 2 + 1 / 2 + 1) / 3)
+
+
+def test_a_refused_batch_changes_nothing():
+    _, predicted, target = drawn()
+    collection = ff.metrics.Collection(["iou", "confusion_matrix", "accuracy"], classes=K)
+    collection.update(predicted, target)
+    before = collection.state_dict()
+    wrong = target.copy()
+    wrong[-1] = K
+    with pytest.raises(DataError, match="update 2"):
+        collection.update(predicted, wrong)
+    wrong[-1] = -1
+    with pytest.raises(DataError, match="ignore"):
+        collection.update(predicted, wrong)
+    with pytest.raises(DataError, match=r"\(203,\)"):
+        collection.update(predicted[:-1], target)
+    with pytest.raises(DataError, match="all batches alike"):
+        collection.update(drawn()[0], target)
+    after = collection.state_dict()
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
+def test_ignored_labels_do_not_count_whatever_was_predicted_there():
+    collection = ff.metrics.Collection(["accuracy"], classes=3, ignore=[255, -1])
+    collection.update(np.array([0, 1, 2, 2]), np.array([0, 255, -1, 1]))
+    assert float(collection.compute()["accuracy"]) == 0.5
+
+
+def test_compute_changes_nothing_and_updates_go_on_from_there():
+    logits, _, target = drawn()
+    once = ff.metrics.Collection(["iou", "kappa"], classes=K)
+    often = once.clone()
+    once.update(logits, target)
+    for rows in batches(203, 50):
+        often.update(logits[rows], target[rows])
+        often.compute()
+        often.compute()
+    assert numbers(often.compute()) == numbers(once.compute())
+
+
+def test_merging_is_the_same_as_one_collection_in_any_order():
+    logits, _, target = drawn()
+    parts = []
+    for rows in batches(203, 60):
+        parts.append(ff.metrics.Collection(["iou", "accuracy"], classes=K))
+        parts[-1].update(logits[rows], target[rows])
+    idle = ff.metrics.Collection(["iou", "accuracy"], classes=K)
+    there, back = idle.clone(), idle.clone()
+    there.merge(*parts, idle)
+    back.merge(idle, *parts[::-1])
+    whole = idle.clone()
+    whole.update(logits, target)
+    assert numbers(there.compute()) == numbers(back.compute()) == numbers(whole.compute())
+    assert there.updates == len(parts)
+    assert idle.updates == 0
+
+
+def test_the_sum_of_packed_states_is_their_merge():
+    logits, _, target = drawn()
+    collection = ff.metrics.Collection(["iou", "kappa", "confusion_matrix"], classes=K)
+    assert collection.fixed
+    halves = [collection.clone(), collection.clone()]
+    halves[0].update(logits[:90], target[:90])
+    halves[1].update(logits[90:], target[90:])
+    idle = collection.packed()
+    together = halves[0].with_packed(halves[0].packed() + halves[1].packed() + idle)
+    collection.update(logits, target)
+    found, expected = together.compute(), collection.compute()
+    np.testing.assert_array_equal(
+        found.pop("confusion_matrix").counts, expected.pop("confusion_matrix").counts
+    )
+    assert numbers(found) == numbers(expected)
+    assert together.updates == 2
+    assert halves[0].updates == 1
+    with pytest.raises(DataError, match="packed numbers"):
+        collection.with_packed(idle[:-1])
+
+
+def test_states_that_grow_are_merged_and_saved_but_not_packed(tmp_path):
+    rng = np.random.default_rng(1)
+    scores, target = rng.normal(size=500).round(1), rng.integers(0, 2, 500)
+    collection = ff.metrics.Collection(["auroc", "average_precision"], task="binary")
+    for rows in batches(500, 7):
+        collection.update(scores[rows], target[rows])
+    collection.save(tmp_path / "states.safetensors")
+    loaded = ff.metrics.Collection(["auroc", "average_precision"], task="binary")
+    loaded.load(tmp_path / "states.safetensors")
+    values = list(numbers(loaded.compute()).values())
+    assert values[0] == pytest.approx(sk.roc_auc_score(target, scores), rel=1e-14)
+    assert values[1] == pytest.approx(sk.average_precision_score(target, scores), rel=1e-14)
+    assert not collection.fixed
+    with pytest.raises(ConfigError, match="bins"):
+        collection.packed()
+
+
+def test_saved_states_go_on_where_they_stopped(tmp_path):
+    logits, _, target = drawn()
+    collection = ff.metrics.Collection(["iou", "accuracy"], classes=K, prefix="val/")
+    collection.save(tmp_path / "idle")
+    collection.update(logits[:100], target[:100])
+    collection.save(tmp_path / "half")
+    collection.update(logits[100:], target[100:])
+    other = ff.metrics.Collection(["iou", "accuracy"], classes=K, prefix="val/")
+    other.load(tmp_path / "idle")
+    assert other.updates == 0
+    other.load(tmp_path / "half")
+    other.update(logits[100:], target[100:])
+    assert numbers(other.compute()) == numbers(collection.compute())
+    with pytest.raises(ConfigError, match="do not belong"):
+        ff.metrics.Collection(["iou"], classes=K).load(tmp_path / "half")
+    with pytest.raises(MissingInputError):
+        other.load(tmp_path / "nowhere")
+    (tmp_path / "torn").write_bytes((tmp_path / "half").read_bytes()[:100])
+    with pytest.raises(CorruptError):
+        other.load(tmp_path / "torn")
+
+
+def test_clones_are_independent_and_have_a_prefix_of_their_own():
+    collection = ff.metrics.Collection(["accuracy"], classes=3)
+    collection.update(np.array([0, 1]), np.array([0, 1]))
+    val = collection.clone(prefix="val/")
+    val.update(np.array([0, 0]), np.array([1, 1]))
+    assert numbers(collection.compute()) == {"accuracy": 1.0}
+    assert numbers(val.compute()) == {"val/accuracy": 0.5}
+    val.reset()
+    assert math.isnan(numbers(val.compute())["val/accuracy"])
+
+
+def test_numbers_without_an_update_are_undefined_with_a_reason():
+    collection = ff.metrics.Collection(["accuracy", "iou", "mcc", "kappa"], classes=3)
+    found = collection.compute()
+    assert float(found.pop("iou_classes_averaged")) == 0
+    for number in found.values():
+        assert math.isnan(number.value)
+        assert number.reason
+
+
+def test_classes_go_by_their_names():
+    collection = ff.metrics.Collection(
+        {"jaccard": ff.metrics.IoU(average=("macro", "none"))}, classes=["road", "car", "sky"]
+    )
+    collection.update(np.array([[0, 1]]), np.array([[0, 0]]))
+    found = numbers(collection.compute())
+    assert set(found) == {
+        *("jaccard_mean", "jaccard_classes_averaged"),
+        *("jaccard_road", "jaccard_car", "jaccard_sky"),
+    }
+    assert found["jaccard_road"] == 0.5
+    assert math.isnan(found["jaccard_sky"])
+    assert found["jaccard_mean"] == 0.25
+
+
+def test_binary_and_multilabel_tasks():
+    y, s = np.array([[1, 0], [1, 1]]), np.array([[0.5, 0.4], [0.2, 0.9]], np.float16)
+    binary = ff.metrics.Collection(["precision", "recall"], task="binary")
+    binary.update(s, y)
+    assert numbers(binary.compute()) == {"precision": 1.0, "recall": pytest.approx(2 / 3)}
+    several = ff.metrics.Collection(["recall"], classes=2, task="multilabel")
+    several.update(s, y)
+    assert numbers(several.compute())["recall_mean"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"metrics": []}, "no metric"),
+        ({"metrics": ["iuo"]}, "iou"),
+        ({"metrics": ["iou", "iou"]}, "two metrics"),
+        ({"metrics": [42]}, "not a metric"),
+        ({"metrics": ["iou"], "classes": ["a", "a"]}, "two are called"),
+        ({"metrics": ["iou"], "classes": "road"}, "their number"),
+        ({"metrics": ["iou"], "classes": 1}, "2 or more"),
+        ({"metrics": ["iou"], "task": "regression"}, "choose"),
+        ({"metrics": ["iou"], "task": "binary", "classes": 3}, "have 2"),
+    ],
+)
+def test_what_cannot_be_declared_is_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        ff.metrics.Collection(arguments.pop("metrics"), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("preds", "target", "message"),
+    [
+        (np.zeros((2, 4)), np.zeros(2), "whole numbers"),
+        (np.zeros((2, 4)), np.array(0), "rows first"),
+        (np.zeros((2, 4)), np.zeros(2, int), r"expected \(2, 3\)"),
+        (np.zeros(2), np.zeros(2, int), "as integers"),
+        (np.zeros((2, 3), int), np.zeros(2, int), "one-hot"),
+        (np.array([0, 3]), np.zeros(2, int), "row 1"),
+        (np.array([[0.0, np.nan, 1]] * 2), np.zeros(2, int), "not finite|NaN"),
+        (torch.zeros(2, 3), np.zeros(2, int), "same place"),
+        ([["a"], [None]], np.zeros(2, int), "numbers"),
+    ],
+)
+def test_batches_that_are_not_as_declared_are_refused(preds, target, message):
+    collection = ff.metrics.Collection(["accuracy"], classes=3)
+    with pytest.raises(DataError, match=message):
+        collection.update(preds, target)
+    assert collection.updates == 0
