@@ -9,12 +9,15 @@ from typing import Any
 
 from pipeline import metrics
 from pipeline.batches import TASKS
-from pipeline.content import digest
+from pipeline.content import digest, replaced
 from pipeline.errors import ConfigError
 from pipeline.procedure import Metric
+from pipeline.views import Every
 
 One = str | Metric | type
 Metrics = One | Iterable[One] | Mapping[str, One]
+EVERY_LABEL: Mapping[str, Any] = {"where": Every()}
+"""Option of metrics: a label below 0 is void only where it is ignored, else it is refused."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +73,9 @@ def choice(
     """
     number, class_names = _classes(classes)
     check_task(task, number)
-    shared = {"task": task, "ignore": ignore, "top_k": top_k, "threshold": threshold}
-    if task == "binary":
-        shared["average"] = "binary"
+    shared: dict[str, Any] = {"task": task, "ignore": ignore, "threshold": threshold, **EVERY_LABEL}
+    if top_k != 1:
+        shared["top_k"] = top_k
     return Choice(_by_name(given, shared), number, class_names, task)
 
 
@@ -132,7 +135,8 @@ def _metric(given: Any, shared: Mapping[str, Any]) -> Metric:
             f"{metrics.name_of(given)} is {task}, the others are {shared['task']}; "
             f"give it task={shared['task']!r}, or another collection"
         )
-    return given  # type: ignore[no-any-return]
+    metric: Metric = given
+    return replaced(metric, **EVERY_LABEL) if getattr(given, "where", True) is None else metric
 
 
 def _twice(names: Sequence[str]) -> list[str]:
