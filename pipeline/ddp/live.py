@@ -196,15 +196,18 @@ def reduced(
 
 
 def _agree(meeting: Meeting) -> None:
-    for key in ("declaration", "length", "prefix", "ids"):
+    keys = ["declaration", "length", "prefix"]
+    if any(record.get("ids") for record in meeting.records):
+        keys.append("resets")  # samples were claimed since the last of them
+    for key in keys:
         said = [record.get(key) for record in meeting.records]
         others = [rank for rank, one in enumerate(said) if one != said[0]]
         if others:
             words = [record.get("summary", "") for record in meeting.records]
             raise DataError(
-                f"metric sync {meeting.number}: ranks {others} came with another {key} than rank "
-                f"0: {said[others[0]]!r}, not {said[0]!r} ({words[others[0]]}; rank 0: {words[0]}); "
-                "compute the same collection on every rank, in the same order"
+                f"metric sync {meeting.number}: {key} {said[others[0]]!r} on ranks {others}, "
+                f"{said[0]!r} on rank 0 ({words[others[0]]}; rank 0: {words[0]}); compute the same "
+                "collection on every rank, in the same order"
             )
 
 

@@ -1,0 +1,76 @@
+"""What a partial file holds of a collection: its states, and all that is needed to use them.
+
+Beside the states of the metrics there may be a confusion matrix of every element that has a class,
+ignored classes included: what metrics are made of that nobody had asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from pipeline.choice import Choice
+from pipeline.collection import Collection
+from pipeline.content import from_tree, to_tree
+from pipeline.ddp.files import Partial
+from pipeline.errors import CorruptError
+
+__all__ = ["MATRIX", "METRICS", "arrays_of", "definition", "merged"]
+
+METRICS, MATRIX = "metrics", "matrix"
+
+
+def definition(choice: Choice) -> dict[str, Any]:
+    """Return what a collection is made of, for JSON."""
+    return {
+        "metrics": to_tree(dict(choice.metrics)),
+        "classes": list(choice.class_names) or choice.classes,
+        "task": choice.task,
+    }
+
+
+def arrays_of(collections: Mapping[str, Collection]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the states of several collections by name, as arrays by key."""
+    return {
+        f"{name}:{key}": array
+        for name, collection in collections.items()
+        for key, array in collection.state_dict().items()
+    }
+
+
+def merged(partials: Sequence[Partial], name: str = METRICS) -> Collection | None:
+    """Return the collection of that name that all partials add up to; None if one has none."""
+    total: Collection | None = None
+    for partial in partials:
+        made = _collection(partial, name)
+        if made is None:
+            return None
+        if total is None:
+            total = made
+        else:
+            total.merge(made)
+    return total
+
+
+def _collection(partial: Partial, name: str) -> Collection | None:
+    declared = partial.about["definitions"].get(name)
+    if declared is None:
+        return None
+    made = Collection(
+        from_tree(declared["metrics"], {}),
+        classes=declared["classes"],
+        task=declared["task"],
+        prefix=partial.about["prefix"],
+    )
+    if name == METRICS and made.declaration != partial.declaration:
+        raise CorruptError(
+            f"rank {partial.rank}, attempt {partial.attempt} of {partial.run}: {partial.moment} "
+            "was written by another version of featfold, whose numbers differ; merge with that one"
+        )
+    start = f"{name}:"
+    made.load_state_dict(
+        {key[len(start) :]: x for key, x in partial.arrays.items() if key.startswith(start)}
+    )
+    return made
