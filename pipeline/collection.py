@@ -132,6 +132,11 @@ class Collection:
         return self.choice.declaration
 
     @property
+    def schema(self) -> Schema:
+        """What a batch holds; before the first one, what a batch of scores would."""
+        return self._now.schema
+
+    @property
     def states(self) -> dict[str, Any]:
         """States on the host by the digest of their statistic; copies."""
         running = self._now
