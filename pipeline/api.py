@@ -87,9 +87,10 @@ def score(
     """Return the scores of every fitted detector by id, all from one pass over ``data``.
 
     float64 (n,), or maps (n, t) of token detectors, NaN for masked tokens; ``per_image`` makes one
-    score of each, as the detector's ``image`` says. Higher means more out-of-distribution. Rows
-    that are not finite are an error, with ``nonfinite="skip"`` they score what they score. With
-    ``model``, ``data`` is a loader of inputs, as in :func:`fit`.
+    score of each, as the detector's ``image`` says. Higher means more out-of-distribution. A row
+    that is not finite in what a detector reads is an error; with ``nonfinite="skip"`` its score is
+    NaN: thresholds and metrics leave it out, ``predict`` gives -1. With ``model``, ``data`` is a
+    loader of inputs, as in :func:`fit`.
     """
     return scores_of(
         fitted,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,14 @@ import numpy as np
 
 from pipeline import arrays
 from pipeline.arrays import HOST, Array, Place
+from pipeline.bank import group_rows, held, streamed, waiting
 from pipeline.chunk import IS_OOD, Arena, Block, Chunk, Schema, Split
 from pipeline.errors import DataError, FeatfoldError
 from pipeline.gather import gathers
 from pipeline.procedure import Rows
 from pipeline.statistics import Statistic
-from pipeline.views import Both, Every, Finite, View, tokens_of
+from pipeline.views import Both, Every, Finite, Stored, View, tokens_of
+from pipeline.views.sizes import row_nbytes as row_nbytes
 
 AnyStatistic = Statistic[Any, Any]
 Output = np.ndarray[Any, Any] | Path
@@ -60,15 +63,6 @@ def grain_rows(statistic: AnyStatistic, schema: Schema) -> int:
     return min(GRAIN_ROWS_LIMIT, 1 << round(math.log2(rows)))
 
 
-def row_nbytes(view: View, schema: Schema) -> int:
-    """Return the bytes of one row of a view."""
-    values = int(np.prod(view.shape(schema), dtype=np.int64))
-    tokens = tokens_of(view)  # the one view of floats that may be narrower than float64
-    if tokens is None:
-        return values * 8
-    return values * max(4, schema.spec(tokens.field).memory_dtype.itemsize)
-
-
 def fold(
     statistics: Sequence[AnyStatistic],
     split: Split,
@@ -80,30 +74,37 @@ def fold(
 ) -> Partial:
     """Fold one block into a partial: every array is read once, whatever asks for it.
 
-    Chunks are read in 2^``shrink`` steps, which changes what is held at a time but no result.
+    Chunks are read in 2^``shrink`` steps, which changes what is held at a time but no result. What
+    searches banks in files waits for a group of rows, and reads the banks once for it.
 
     Raises :class:`DataError` for values that are not finite in rows that count, naming split,
     rows and columns; wraps whatever else a statistic raises with the block and the statistic.
     """
     arena = Arena()
     folds = [_Fold(statistic, split.schema, place) for statistic in statistics]
-    gathered = gathers(folds, split.schema, arena, block)
     outputs = [_Output(request, block) for request in rows]
+    members: list[_Fold | _Output] = [*folds, *outputs]
+    takers = _Takers([m for m in members if not m.waits], split.schema, arena, block)
+    group = _Group([m for m in members if m.waits], split.schema, arena, block)
+    group.grain = group_of(split, statistics, rows, shrink)
+    groups = gathers([group] if group.grain else [], split.schema, arena, block)
     read_nbytes = 0
     step = step_of(split, statistics, shrink)
     step_rows = None if step == split.chunk_rows else step
     for chunk in split.read(block, fields_read(split, statistics, rows), step_rows):
         read_nbytes += arrays.nbytes(chunk.arrays)
         chunk.move(place, arena)
-        for member in folds:
-            member.look(chunk)
-        for gather in gathered:
-            gather.push(chunk)
-        for output in outputs:
-            output.take(chunk)
+        with _quietly(chunk):
+            for member in members:
+                member.check(chunk)
+            takers.take(chunk)
+            for gather in groups:
+                gather.push(chunk)
         del chunk  # and with it its rows and views, before the next is read
-    for gather in gathered:
+    takers.flush()
+    for gather in groups:
         gather.flush()
+    group.flush()
     return Partial(
         tuple(member.close() for member in folds),
         tuple(member.used for member in folds),
@@ -118,19 +119,74 @@ class _Output:
 
     def __init__(self, request: Rows, block: Block) -> None:
         self.request, self.block = request, block
+        self.waits = any(map(streamed, request.views))
         self.array: np.ndarray[Any, Any] = np.empty(0)
         self.started = False
 
-    def take(self, chunk: Chunk) -> None:
-        """Compute the rows of a chunk, and copy them to their place."""
+    def check(self, chunk: Chunk) -> None:
+        """Refuse values that are not finite."""
         if self.request.strict:
             _refuse_nonfinite(self.request.fields, chunk)
+
+    def take(self, chunk: Chunk) -> None:
+        """Compute the rows of a chunk, and copy them to their place."""
         rows = arrays.to_host(self.request.view(chunk))
         if not self.started:
             self.started = True
             self.array = np.empty((self.block.rows, *rows.shape[1:]), rows.dtype)
         start = chunk.start - self.block.start
         self.array[start : start + chunk.rows] = rows
+
+
+class _Takers:
+    """Those who take the same chunks, as they are read or a group of rows at a time."""
+
+    def __init__(
+        self, members: Sequence[_Fold | _Output], schema: Schema, arena: Arena, block: Block
+    ) -> None:
+        self.members = members
+        folds = [member for member in members if isinstance(member, _Fold)]
+        self.gathered = gathers(folds, schema, arena, block)
+
+    def take(self, chunk: Chunk) -> None:
+        """Hand a chunk to everybody."""
+        for member in self.members:
+            member.take(chunk)
+        for gather in self.gathered:
+            gather.push(chunk)
+
+    def flush(self) -> None:
+        """Hand on what waits for a grain to fill."""
+        for gather in self.gathered:
+            gather.flush()
+
+
+class _Group(_Takers):
+    """Those who wait for a group of rows, that is gathered from the views that they need."""
+
+    grain = 0
+    """Rows of a group; 0 where nobody waits."""
+
+    def __init__(
+        self, members: Sequence[_Fold | _Output], schema: Schema, arena: Arena, block: Block
+    ) -> None:
+        super().__init__(members, schema, arena, block)
+        self.views = held(waiting(member.request for member in members), schema)
+
+    def absorb(self, chunk: Chunk) -> None:
+        """Take a group of rows."""
+        chunk.arrays |= {view.field: view(chunk) for view in self.views if isinstance(view, Stored)}
+        with np.errstate(all="ignore"):  # in rows that are not finite, which filters leave out
+            self.take(chunk)
+
+
+def group_of(
+    split: Split, statistics: Sequence[AnyStatistic], rows: Sequence[Rows], shrink: int
+) -> int:
+    """Return the rows for which banks in files are read once; 0 where nobody searches in any."""
+    views = waiting((*statistics, *rows))
+    step_rows = step_of(split, statistics, shrink)
+    return group_rows(views, split.schema, step_rows, shrink) if views else 0
 
 
 def step_of(split: Split, statistics: Sequence[AnyStatistic], shrink: int) -> int:
@@ -167,7 +223,7 @@ def closure(views: Iterable[View]) -> Iterator[View]:
         yield from closure(p for p in parts if hasattr(p, "nbytes") and callable(p))
         scorer = getattr(view, "scorer", None)
         if scorer is not None:
-            yield from closure(scorer.views)
+            yield from closure((*scorer.views, Finite(tuple(sorted(view.fields)))))
 
 
 def merge(statistics: Sequence[AnyStatistic], partials: Iterable[Partial]) -> Partial:
@@ -192,20 +248,25 @@ class _Fold:
     """One statistic on its way through a block."""
 
     def __init__(self, statistic: AnyStatistic, schema: Schema, place: Place) -> None:
-        self.statistic = statistic
+        self.statistic = self.request = statistic
+        self.waits = any(map(streamed, statistic.views))
         self.state = arrays.map_arrays(place.put, statistic.empty(schema))
         self.used = 0
         self.grain = grain_rows(statistic, schema)
         self.views = tuple(statistic.views)
         self.checks = not _skips_nonfinite(statistic.where)
 
-    def look(self, chunk: Chunk) -> None:
-        """Count the rows of a chunk that are used, and refuse values that are not finite."""
+    def check(self, chunk: Chunk) -> None:
+        """Refuse values that are not finite."""
+        with _blamed(self.statistic, chunk):
+            if self.checks:
+                _refuse_nonfinite(self.statistic.fields, chunk)
+
+    def take(self, chunk: Chunk) -> None:
+        """Count the rows of a chunk that are used: it is absorbed grain by grain."""
         with _blamed(self.statistic, chunk):
             kept = self.statistic.where(chunk)
             self.used += int(arrays.namespace(kept).count_nonzero(kept))
-            if self.checks:
-                _refuse_nonfinite(self.statistic.fields, chunk)
 
     def absorb(self, chunk: Chunk) -> None:
         with _blamed(self.statistic, chunk):
@@ -246,6 +307,17 @@ def _refuse_nonfinite(fields: frozenset[str], chunk: Chunk) -> None:
                 f"{name} are not finite, first row {chunk.start + rows[0]}, columns {columns}; "
                 "mend the data, or leave such rows out with nonfinite: skip"
             )
+
+
+@contextmanager
+def _quietly(chunk: Chunk) -> Iterator[None]:
+    """Let arithmetic pass without warnings where rows are not finite: filters leave them out."""
+    finite = Finite(tuple(sorted(chunk.arrays)))(chunk)
+    if bool(arrays.namespace(finite).all(finite)):
+        yield
+        return
+    with np.errstate(all="ignore"):
+        yield
 
 
 def _labelled(chunk: Chunk) -> Array:

@@ -17,7 +17,7 @@ from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.statistics import Statistic, fields_of
-from pipeline.views import View, memoised
+from pipeline.views import Finite, View, memoised
 from pipeline.views.base import valid_tokens
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Rows:
     """One output row per input row: written block by block, read back through a reader.
 
     A row whose stored values are not finite is an error, or with ``strict`` off whatever the view
-    makes of it.
+    makes of it; :class:`Scores` make NaN of it.
     """
 
     view: View
@@ -217,7 +217,8 @@ REDUCED: Mapping[str, Callable[[Array, Array], Array]] = dict(
 class Scores:
     """The scores of a scorer as they are: () float64, or (t,) per token, NaN for masked ones.
 
-    Where features are tokens, a row without a valid one is NaN, whatever the scorer makes of it.
+    A row of which a stored value that the scorer reads is not finite is NaN, and so is, where
+    features are tokens, one without a valid token: whatever the scorer makes of it.
     """
 
     scorer: Any
@@ -240,10 +241,14 @@ class Scores:
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
         scores = self.scorer.score(chunk)
+        xp = arrays.namespace(scores)
+        finite = Finite(tuple(sorted(self.fields)))(chunk)
+        if not bool(xp.all(finite)):
+            known = finite if scores.ndim == 1 else finite[:, None]
+            scores = xp.where(known, scores, xp.full_like(scores, xp.nan))
         # The mask may be there for others: a scorer of logits alone does not look at tokens.
         if "mask" not in chunk.arrays or "mask" not in chunk.schema.touched(self.fields):
             return scores
-        xp = arrays.namespace(scores)
         valid = valid_tokens(chunk)
         scored = valid if scores.ndim == 2 else xp.any(valid, axis=1)
         return xp.where(scored, scores, xp.full_like(scores, xp.nan))

@@ -41,12 +41,16 @@ def test_covariate_shifts_are_ranked_and_not_compared(fitted):
     assert found.agreement["rows"] == 120 + 4 * 90
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.filterwarnings("error")
 def test_a_set_with_rows_that_are_left_out_is_not_compared(fitted):
     found = evaluated(fitted, ("near", "a"), nonfinite="skip")
     assert {one["over"] for one in found.comparisons} == {"ood/near/b", "ood/far/c"}
     assert found.agreement["rows"] == 120 + 3 * 90
     assert found.value("energy", "ood/near/a", "auroc") > 0
+    rows = {(row["detector"], row["ood"]): (row["n_id"], row["n_ood"]) for row in found.scores}
+    for name in fitted:
+        assert rows[name, "ood/near/a"] == (120, 89)
+        assert rows[name, "ood/near/b"] == (120, 90)
 
 
 def test_many_curves_have_fewer_points(fitted, monkeypatch):

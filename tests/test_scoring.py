@@ -113,6 +113,7 @@ def test_token_detectors_decide_on_images():
     assert tokens.predict(x)[name].shape == (200,)
 
 
+@pytest.mark.filterwarnings("error")
 def test_rows_that_are_not_finite(fitted):
     x, _ = draw(50, 1)
     x[3, 0, 0] = np.nan
@@ -121,7 +122,11 @@ def test_rows_that_are_not_finite(fitted):
     found = fitted.threshold_at(x, nonfinite="skip")
     kept = np.delete(x, 3, axis=0)
     assert found == fitted.threshold_at(kept)
-    assert fitted.predict(x, nonfinite="skip")["mahalanobis"][3] == -1
+    decisions, of_kept = fitted.predict(x, nonfinite="skip"), fitted.predict(kept)
+    for name, scores in ff.score(fitted, x, nonfinite="skip").items():
+        assert np.flatnonzero(np.isnan(scores)).tolist() == [3]
+        assert decisions[name][3] == -1
+        np.testing.assert_array_equal(np.delete(decisions[name], 3), of_kept[name])
 
 
 def test_errors_say_what_to_do(fitted):

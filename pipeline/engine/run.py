@@ -38,6 +38,8 @@ def run(
     procedures: Mapping[str, Procedure[Any]],
     splits: Mapping[str, Split | Sequence[Split]] | Split,
     execute: Execute = run_serial,
+    *,
+    skip_nonfinite: bool = False,
 ) -> dict[str, Any]:
     """Run procedures over splits by role (``train``, ``val``, ``val_ood``); return their outcomes.
 
@@ -48,7 +50,8 @@ def run(
         role: tuple(given) if isinstance(given, Sequence) else (given,)
         for role, given in roles.items()
     }
-    return run_jobs({name: Job(p, whole) for name, p in procedures.items()}, execute)
+    jobs = {name: Job(p, whole) for name, p in procedures.items()}
+    return run_jobs(jobs, execute, skip_nonfinite=skip_nonfinite)
 
 
 def run_jobs(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from pipeline import engine
 from pipeline.chunk import Split
 from pipeline.detectors.mahalanobis import Mahalanobis
 from pipeline.errors import DataError
+from pipeline.statistics import fields_of
 from pipeline.store import artifacts
 from pipeline.testing import drive, recipes
 from pipeline.testing.compare import assert_close, assert_same
@@ -157,6 +160,38 @@ class DetectorLaws:
                 train.with_arrays(**{name: spoilt, "labels": labels}), f"(?s){train.name}.*row 37"
             )
 
+    def test_rows_that_are_not_finite_are_skipped_in_a_fit(self) -> None:
+        train = self.id_train()
+        bad = np.flatnonzero(train.arrays["labels"] >= 0)[[3, 11, -2]]
+        labels = train.arrays["labels"].copy()
+        labels[bad] = -1
+        spoilt = {name: _spoilt(x, bad) for name, x in _floats(train).items()}
+        with _no_warnings():
+            found, expected = (
+                drive.outcome(self.detector, data.cut(), skip_nonfinite=True)
+                for data in (train.with_arrays(**spoilt), train.with_arrays(labels=labels))
+            )
+        test = self.id_test().cut()
+        ours, theirs = (drive.scores_of(scorer, test) for scorer in (found, expected))
+        assert_close(ours, theirs, self.tolerance)
+
+    def test_a_row_that_is_not_finite_has_no_score(self) -> None:
+        scorer = drive.outcome(self.detector, self.id_train().cut())
+        test = self.id_test()
+        alone = drive.scores_of(scorer, test.cut())
+        bad = np.flatnonzero(np.isfinite(alone).reshape(test.rows, -1).any(axis=1))[[3, 11, -2]]
+        read = test.schema.touched(fields_of(*scorer.views))
+        for name in sorted(read & _floats(test).keys()):
+            spoilt = test.with_arrays(**{name: _spoilt(test.arrays[name], bad)})
+            for size in (7, test.rows):
+                cut = spoilt.cut(recipes.regular(test.rows, size))
+                with _no_warnings():
+                    found = drive.scores_of(scorer, cut, skip_nonfinite=True)
+                assert np.isnan(found[bad]).all(), f"{name} is not finite, but has a score"
+                assert_same(np.delete(found, bad, axis=0), np.delete(alone, bad, axis=0))
+                with pytest.raises(DataError, match=f"{test.name}.*{name}.*first row {bad[0]},"):
+                    drive.scores_of(scorer, cut)
+
     # Execution
 
     @pytest.mark.parametrize("library", drive.PLACES)
@@ -191,6 +226,25 @@ class DetectorLaws:
         assert loaded == scorer
         test = self.id_test().cut()
         assert_same(drive.scores_of(loaded, test), drive.scores_of(scorer, test))
+
+
+def _floats(data: Data) -> dict[str, Host]:
+    return {name: x for name, x in data.arrays.items() if x.dtype.kind == "f"}
+
+
+def _spoilt(array: Host, rows: Host) -> Host:
+    """Return a copy whose rows are not finite: one entry of each vector, NaN or infinite."""
+    spoilt = array.copy()
+    for row, wrong in zip(rows, (np.nan, np.inf, -np.inf), strict=True):
+        spoilt[(row, ..., 1) if spoilt.ndim > 1 else row] = wrong
+    return spoilt
+
+
+@contextmanager
+def _no_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
 
 
 def _cast(data: Data, dtypes: Mapping[str, Any]) -> Data:

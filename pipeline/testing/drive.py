@@ -82,10 +82,12 @@ def outcome(
     procedure: Procedure[Any],
     splits: Splits | Mapping[str, Splits],
     execute: engine.Execute = engine.run_serial,
+    *,
+    skip_nonfinite: bool = False,
 ) -> Any:
     """Return what a procedure returns over the splits of its roles; one split is ``train``."""
     roles = splits if isinstance(splits, Mapping) else {"train": splits}
-    return engine.run({"it": procedure}, roles, execute)["it"]
+    return engine.run({"it": procedure}, roles, execute, skip_nonfinite=skip_nonfinite)["it"]
 
 
 def at(place: Place) -> engine.Execute:
@@ -93,9 +95,16 @@ def at(place: Place) -> engine.Execute:
     return engine.Threads(1, place=place)
 
 
-def scores_of(scorer: Scorer, split: Split, execute: engine.Execute = engine.run_serial) -> Host:
+def scores_of(
+    scorer: Scorer,
+    split: Split,
+    execute: engine.Execute = engine.run_serial,
+    *,
+    skip_nonfinite: bool = False,
+) -> Host:
     """Return the scores of every row of a split: (n,), or (n, t) per token."""
-    return outcome(Ask(Rows(Scores(scorer))), split, execute).array()  # type: ignore[no-any-return]
+    table = outcome(Ask(Rows(Scores(scorer))), split, execute, skip_nonfinite=skip_nonfinite)
+    return table.array()  # type: ignore[no-any-return]
 
 
 def requests_of(procedure: Procedure[Any], split: Split) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -227,7 +228,8 @@ class Finite:
         kept = Every()(chunk)
         for name in self.names:
             if name in chunk.arrays:
-                kept = kept & _finite_rows(chunk, name)
+                # Looked at once, whatever combinations of arrays are asked for.
+                kept = kept & chunk.memo((Finite, name), partial(_finite_rows, chunk, name))
         return kept
 
 

@@ -17,6 +17,7 @@ from pipeline.statistics import fields_of
 from pipeline.testing import drive
 from pipeline.testing.memory_laws import SLACK_NBYTES, TRIALS, peak
 from pipeline.testing.recipes import Shape
+from pipeline.views import Finite
 
 FEATURES = 128
 MOST_MATRICES = 60
@@ -52,7 +53,8 @@ def used_and_declared(scorer: Any, rows: int, classes: int, *, views: bool) -> t
     peaks = []
     for _ in range(3 * TRIALS):  # other threads of the process allocate too, in bursts
         ((chunk,),) = drive.chunks(data.cut(), fields_of(*scorer.views))
-        for view in () if views else scorer.views:
+        finite = Finite(tuple(sorted(scores.fields)))
+        for view in () if views else (*scorer.views, finite):
             view(chunk)
         peaks.append(peak(scores, chunk)[1])
     return min(peaks), sum(view.nbytes(data.schema, rows) for view in parts)
