@@ -37,8 +37,8 @@ class Gather:
     """Cuts the views of chunks into grains for those whose grains have the same rows.
 
     A grain that lies within one chunk is handed on as it is; the last one of a block may be
-    shorter. Rows that wait for the next chunk are copied, as the memory of a chunk is valid only
-    until then.
+    shorter, and so is one before rows of another shape, such as masks of images of several sizes.
+    Rows that wait for the next chunk are copied, as the memory of a chunk is valid only until then.
     """
 
     def __init__(
@@ -55,6 +55,8 @@ class Gather:
         """Take the views of a chunk, cut where a grain ends."""
         views = {view: view(chunk) for view in self.views}
         self.is_ood = chunk.is_ood
+        if self.held and any(self.buffers[v].shape[1:] != x.shape[1:] for v, x in views.items()):
+            self.flush()
         taken = 0
         while taken < chunk.rows:
             if not self.held:
@@ -76,7 +78,7 @@ class Gather:
 
     def _hold(self, pieces: dict[View, Array], rows: int) -> None:
         for view, piece in pieces.items():
-            if view not in self.buffers:
+            if view not in self.buffers or self.buffers[view].shape[1:] != piece.shape[1:]:
                 self.buffers[view] = arrays.namespace(piece).empty(
                     (self.grain, *piece.shape[1:]),
                     dtype=piece.dtype,

@@ -36,9 +36,11 @@ class Objects:
         if stop > self._end:
             last = min(-(-stop // self.object_rows) * self.object_rows, self.stop)
             loaded = self.loader.rows(self.name, self._end, last)
-            held = np.concatenate([held, loaded]) if self._end > start else loaded
-            self._end = last
-        self._held = held if self._end > stop else np.empty(0)
+            wanted = loaded[: stop - self._end]
+            held = np.concatenate([held, wanted]) if self._end > start else wanted
+            self._held, self._end = loaded, last
+        if self._end == stop:
+            self._held = self._held[:0].copy()  # a view would hold on to what it is cut from
         return held[: stop - start]
 
 

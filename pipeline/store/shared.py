@@ -50,7 +50,7 @@ class SharedRows:
     def _shared(self, split: ArraySplit, name: str, array: Any) -> Any:
         if is_lazy(array) or isinstance(array, FileRows):
             return array
-        mapped = _mapped(array) if self.here else None
+        mapped = mapped_rows(array) if self.here else None
         return mapped or self._write(split, name)
 
     def _write(self, split: ArraySplit, name: str) -> FileRows:
@@ -76,7 +76,7 @@ def shared_rows(cache: Path, here: bool = False) -> Iterator[SharedRows]:
         shutil.rmtree(shared.directory, ignore_errors=True)
 
 
-def _mapped(array: Any) -> FileRows | None:
+def mapped_rows(array: Any) -> FileRows | None:
     """Return the file of rows that are mapped from one as they are, as by numpy's ``mmap_mode``."""
     whole = isinstance(array, np.memmap) and isinstance(array.base, mmap.mmap)
     if not (whole and array.filename and array.mode != "c" and array.flags.c_contiguous):
