@@ -15,11 +15,17 @@ from pipeline.arrays import Array, OutsideClassError
 from pipeline.chunk import Chunk, Schema
 from pipeline.errors import DataError
 from pipeline.statistics.base import kept, rows_named
-from pipeline.statistics.elements import check_integers, check_shapes, elements_of, outside
+from pipeline.statistics.elements import (
+    check_integers,
+    check_shapes,
+    elements_of,
+    kept_nbytes,
+    outside,
+)
 from pipeline.views import View
 
 TILE_ELEMENTS = 2**15
-ELEMENT_NBYTES = 120
+ELEMENT_NBYTES = 96
 """Temporaries for each element of a tile."""
 SHOWN = 5
 
@@ -76,7 +82,8 @@ def checked_nbytes(statistic: Counting, schema: Schema, rows: int) -> int:
     """Return what :func:`checked_tiles`, and a few sums of a tile, hold."""
     row = max(1, elements_of(statistic.by, schema))
     tile = row * min(rows, max(1, TILE_ELEMENTS // row))
-    return ELEMENT_NBYTES * tile + 24 * rows * row
+    kept = kept_nbytes(statistic.of, statistic.by, statistic.where, schema, rows)
+    return ELEMENT_NBYTES * tile + kept + 16 * rows
 
 
 def checked_tiles(statistic: Counting, chunk: Chunk, classes: int) -> Iterator[Tile]:

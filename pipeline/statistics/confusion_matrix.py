@@ -59,7 +59,7 @@ class ConfusionMatrix:
         return 8 * schema.classes**2
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
-        return 16 * schema.classes**2 + counting_nbytes(self.by, self.where, schema, rows)
+        return 16 * schema.classes**2 + counting_nbytes(self.of, self.by, self.where, schema, rows)
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None

@@ -77,16 +77,16 @@ def outside(
     if error.side == "truth":
         more = f", or declare classes={error.values[-1] + 1}" if error.values[-1] >= k else ""
         return (
-            f"{chunk.split}: {error.count} label{many} outside 0 to {k - 1} (first in row {row}): "
+            f"{chunk.split}: {error.count} label{many} outside 0 to {k - 1}, first in row {row}: "
             f"{values}; add what must not count to ignore{more}"
         )
     if NO_CLASS in error.values and getattr(of, "from_scores", False):
         return (
-            f"{chunk.split}: the scores of {error.count} element{many} are NaN (first in row "
-            f"{row}) and choose no class; mend what computed them, or ignore the labels there"
+            f"{chunk.split}: scores of {error.count} element{many} are NaN, first in row {row}, "
+            "and choose no class; mend what computed them, or ignore the labels there"
         )
     return (
-        f"{chunk.split}: {error.count} prediction{many} outside 0 to {k - 1} (first in row {row}): "
+        f"{chunk.split}: {error.count} prediction{many} outside 0 to {k - 1}, first in row {row}: "
         f"{values}; expected one of {k} classes"
     )
 
@@ -96,7 +96,19 @@ def elements_of(view: View, schema: Schema) -> int:
     return int(np.prod(view.shape(schema), dtype=np.int64))
 
 
-def counting_nbytes(by: View, where: View, schema: Schema, rows: int) -> int:
+def counting_nbytes(of: View, by: View, where: View, schema: Schema, rows: int) -> int:
     """Return what counting the elements of some rows holds beside its counts."""
-    copied = 0 if where == Every() else 16  # rows that count, where some do not
-    return TABLES_NBYTES + copied * rows * elements_of(by, schema)
+    return TABLES_NBYTES + kept_nbytes(of, by, where, schema, rows)
+
+
+def kept_nbytes(of: View, by: View, where: View, schema: Schema, rows: int) -> int:
+    """Return the bytes of the classes of rows that count, which are copied where some do not."""
+    if where == Every():
+        return 0
+    element = sum(_itemsize(view, schema) for view in (of, by))
+    return rows * elements_of(by, schema) * element
+
+
+def _itemsize(view: View, schema: Schema) -> int:
+    stored = [schema.arrays[name].memory_dtype for name in view.fields if name in schema.arrays]
+    return stored[0].itemsize if len(stored) == 1 and stored[0].kind in "biu" else 8

@@ -84,12 +84,12 @@ class ArgMax:
         return _shape_of_scores(schema, self.field)[1:]
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return floats_nbytes(self.shape(schema), rows) + _tile_nbytes(schema, self.field, rows, 3)
+        return 2 * floats_nbytes(self.shape(schema), rows) + _tile_nbytes(schema, self.field, rows)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
         scores = chunk[self.field]
-        return arrays.by_tiles(_first_largest, scores, tile_rows=_tile_rows(scores))
+        return arrays.by_tiles(_first_largest, scores, tile_rows=_tile_rows(scores.shape[1:]))
 
 
 @value
@@ -108,14 +108,13 @@ class AtLeast:
         return schema.spec(self.field).shape
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return floats_nbytes(self.shape(schema), rows, 1) + _tile_nbytes(
-            schema, self.field, rows, 1
-        )
+        tile = floats_nbytes(self.shape(schema), min(rows, _tile_rows(self.shape(schema))), 5)
+        return floats_nbytes(self.shape(schema), rows, 1) + tile
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
         scores = chunk[self.field]
-        return arrays.by_tiles(self._decided, scores, tile_rows=_tile_rows(scores))
+        return arrays.by_tiles(self._decided, scores, tile_rows=_tile_rows(scores.shape[1:]))
 
     def _decided(self, scores: Array) -> Array:
         xp = arrays.namespace(scores)
@@ -146,14 +145,16 @@ class AmongTop:
         return _shape_of_scores(schema, self.field)[1:]
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return floats_nbytes(self.shape(schema), rows) + _tile_nbytes(schema, self.field, rows, 8)
+        first = ArgMax(self.field).nbytes(schema, rows)
+        scores = schema.spec(self.field).shape
+        return first + floats_nbytes(scores, min(rows, _tile_rows(scores.shape[1:])), 4)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
         scores, truth = chunk[self.field], self.by(chunk)
         if scores.ndim - truth.ndim != 1:
             return ArgMax(self.field)(chunk)  # of a split without labels
-        return arrays.by_tiles(self._found, scores, truth, tile_rows=_tile_rows(scores))
+        return arrays.by_tiles(self._found, scores, truth, tile_rows=_tile_rows(scores.shape[1:]))
 
     def _found(self, scores: Array, truth: Array) -> Array:
         xp = arrays.namespace(scores, truth)
@@ -189,14 +190,15 @@ def _shape_of_scores(schema: Schema, field: str) -> tuple[int, ...]:
     return shape
 
 
-def _tile_rows(scores: Array) -> int:
-    width = 1
-    for size in scores.shape[1:]:
-        width *= int(size)
-    return max(1, TILE_SCORES // max(1, width))
+def _tile_rows(shape: tuple[int, ...]) -> int:
+    """Return the rows of a tile of scores of this shape."""
+    return max(1, TILE_SCORES // max(1, floats_nbytes(shape, 1, 1)))
 
 
-def _tile_nbytes(schema: Schema, field: str, rows: int, arrays_of_scores: int) -> int:
-    shape = schema.spec(field).shape
-    row = max(1, floats_nbytes(shape, 1, 1))
-    return 8 * arrays_of_scores * row * min(rows, max(1, TILE_SCORES // row))
+def _tile_nbytes(schema: Schema, field: str, rows: int) -> int:
+    """Return the bytes of a tile of scores, which is copied to look along an axis not the last."""
+    spec = schema.spec(field)
+    if len(spec.shape) == 1:
+        return 0
+    tile = min(rows, _tile_rows(spec.shape))
+    return floats_nbytes(spec.shape, tile, spec.memory_dtype.itemsize)

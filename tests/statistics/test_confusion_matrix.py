@@ -57,7 +57,7 @@ def test_small_integers_do_not_wrap(library: str, dtype: str) -> None:
 @pytest.mark.parametrize("wrong", [-1, 3, 200])
 def test_a_prediction_out_of_range_is_named(statistic: Any, wrong: int) -> None:
     data = pairs([0, 1, 2, -1, 2], [0, 1, wrong, 1, 2], 3)
-    match = rf"id/train: 1 prediction outside 0 to 2 \(first in row 2\): {wrong}; expected one of 3"
+    match = rf"id/train: 1 prediction outside 0 to 2, first in row 2: {wrong}; expected one of 3"
     with pytest.raises(DataError, match=match):
         drive.fold_all(statistic(of=Stored("predicted")), data.cut([[1, 4]]))
     with pytest.raises(DataError, match=match):
