@@ -12,8 +12,11 @@ _HOMES = {
     "Collection": "pipeline.ddp.collection",
     "Moment": "pipeline.ddp.files",
     "Run": "pipeline.ddp.files",
+    "after": "pipeline.ddp.history",
+    "callback": "pipeline.ddp.lightning",
+    "loggable": "pipeline.ddp.numbers",
 }
-__all__ = ["Collection", "Moment", "Run"]
+__all__ = ["Collection", "Moment", "Run", "after", "callback", "loggable"]
 
 
 def __getattr__(name: str) -> Any:

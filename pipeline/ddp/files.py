@@ -21,11 +21,13 @@ import numpy as np
 from pipeline import files
 from pipeline.errors import ConfigError, CorruptError, DataError, IncompleteError, MissingInputError
 
-__all__ = ["Moment", "Partial", "Run", "complete"]
+__all__ = ["RUNNING", "Moment", "Partial", "Run", "complete", "each_moment"]
 
 FORMAT = 1
 HEADER = "featfold"
 POLL_SECONDS = 0.05
+RUNNING = "running"
+"""Phase of the partials that go with a checkpoint: training metrics up to it."""
 _NAME = re.compile(r"[\w.-]+")
 _MOMENT = re.compile(r"step-(\d+)-batch-(\d+)")
 Tensors = Mapping[str, np.ndarray[Any, Any]]
@@ -171,6 +173,12 @@ class Run:
                     raise
             time.sleep(POLL_SECONDS)
 
+    def listed(self, attempt: int | None = None) -> str:
+        """Return the moments there are, for messages."""
+        numbers = self.attempts() if attempt is None else [attempt]
+        found = dict.fromkeys(str(m) for number in numbers for m in self.moments(number))
+        return "; ".join(found) or "none at all: is this the folder of a run?"
+
     def _complete(self, moment: Moment, attempt: int | None) -> list[Partial]:
         wanted = [attempt] if attempt is not None else reversed(self.attempts())
         failed: IncompleteError | None = None
@@ -185,13 +193,8 @@ class Run:
             raise failed
         of = f", attempt {attempt}," if attempt is not None else ""
         raise MissingInputError(
-            f"{self.path}{of} holds no partial of {moment}; it has {self._listed(attempt)}"
+            f"{self.path}{of} holds no partial of {moment}; it has {self.listed(attempt)}"
         )
-
-    def _listed(self, attempt: int | None) -> str:
-        numbers = self.attempts() if attempt is None else [attempt]
-        found = dict.fromkeys(str(m) for number in numbers for m in self.moments(number))
-        return "; ".join(found) or "none at all: is this the folder of a run?"
 
     def _read(self, path: Path, moment: Moment, attempt: int) -> Partial:
         from safetensors import SafetensorError, safe_open

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.ddp import live
-from pipeline.ddp.files import Moment, Run
+from pipeline.ddp.files import RUNNING, Moment, Run
 from pipeline.ddp.kept import MATRIX, METRICS, merged
 from pipeline.ddp.numbers import Numbers, loggable
 from pipeline.ddp.trainer import Found, Loaders, batches_trained, collections_of, moment
@@ -29,8 +29,6 @@ __all__ = ["callback"]
 
 PACKAGES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
 CHECKPOINT = "featfold"
-RUNNING = "running"
-"""Phase of the partials that go with a checkpoint: training metrics up to it."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,107 @@
+"""Metrics from what was kept: their own states, or a confusion matrix that they follow from.
+
+A metric asks for statistics of rows that are gone. Where an equal statistic was kept, its result
+is there; counts of classes, of some classes ignored, and of several merged into one follow from
+the matrix, in integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pipeline.chunk import Schema
+from pipeline.collection import Collection
+from pipeline.content import digest, replaced
+from pipeline.errors import ConfigError
+from pipeline.metrics import name_of
+from pipeline.procedure import Metric
+from pipeline.statistics import ClassCounts, ConfusionMatrix, Marginals
+
+__all__ = ["Kept", "kept"]
+
+KEEP = (
+    "the callback keeps one (keep_matrix=True) of predicted classes, at the threshold of the "
+    "collection and without weights, for at most 1,024 classes"
+)
+Matrix = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """States of statistics over rows that are gone, and a confusion matrix of these rows."""
+
+    schema: Schema
+    states: Mapping[str, Any]
+    """By the digest of the statistic."""
+    matrix: Matrix | None = None
+    counted: ConfusionMatrix | None = None
+    """The statistic whose result the matrix is."""
+    where: str = "what was kept"
+    """What it is, for errors."""
+
+    def outcome(self, metric: Metric) -> Any:
+        """Return what a metric gives over those rows.
+
+        Raises :class:`ConfigError` for a metric that needs what was not kept.
+        """
+        passes = metric.passes(self.schema)
+        asked = next(passes)
+        try:
+            passes.send({key: self._answer(metric, request) for key, request in asked.items()})
+        except StopIteration as stop:
+            return stop.value
+        raise ConfigError(f"{name_of(metric)} reads its data more than once; the data are gone")
+
+    def merged(self, groups: Sequence[Sequence[int]]) -> Kept:
+        """Return what would have been kept if each group of classes had been one class."""
+        if self.matrix is None:
+            raise ConfigError(f"merge_classes: {self.where} holds no confusion matrix; {KEEP}")
+        member = np.zeros((len(self.matrix), len(groups)), np.int64)
+        for number, group in enumerate(groups):
+            member[list(group), number] = 1
+        schema = replaced(self.schema, classes=len(groups))
+        return replace(self, schema=schema, states={}, matrix=member.T @ self.matrix @ member)
+
+    def _answer(self, metric: Metric, request: Any) -> Any:
+        state = self.states.get(digest(request))
+        if state is not None:
+            return request.finalize(state)
+        if isinstance(request, Marginals | ConfusionMatrix) and self._counts_alike(request):
+            matrix = self._without(request.ignore)
+            if isinstance(request, ConfusionMatrix):
+                return matrix
+            return ClassCounts(matrix.diagonal().copy(), matrix.sum(axis=1), matrix.sum(axis=0))
+        raise ConfigError(
+            f"{name_of(metric)} does not follow from {self.where}: it needs "
+            f"{type(request).__name__} with options that were not kept, and of which no confusion "
+            f"matrix tells; {KEEP}"
+        )
+
+    def _counts_alike(self, request: Marginals | ConfusionMatrix) -> bool:
+        """Tell whether a statistic counts the same elements as the matrix, ignored ones apart."""
+        own = self.counted
+        return own is not None and (request.of, request.by, request.where) == (
+            own.of,
+            own.by,
+            own.where,
+        )
+
+    def _without(self, ignore: Sequence[int]) -> Matrix:
+        assert self.matrix is not None
+        matrix = self.matrix.copy()
+        matrix[[one for one in ignore if 0 <= one < len(matrix)]] = 0
+        return matrix
+
+
+def kept(metrics: Collection, matrix: Collection | None, where: str) -> Kept:
+    """Return what collections of the same rows hold: metrics, and a confusion matrix if any."""
+    if matrix is None:
+        return Kept(metrics.schema, metrics.states, where=where)
+    (metric,) = dict(matrix.items()).values()
+    (statistic,) = next(metric.passes(metrics.schema)).values()
+    (state,) = matrix.states.values()
+    return Kept(metrics.schema, metrics.states, state, statistic, where)

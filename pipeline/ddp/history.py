@@ -1,0 +1,225 @@
+"""Metrics after the fact: any metric of every past epoch of a run, without the model or the data.
+
+What every rank kept at every moment are small integers. Metrics, averages, ignored and merged
+classes that nobody had asked for in training follow from them exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline import metrics as known_metrics
+from pipeline.choice import Choice, Metrics, choice
+from pipeline.collection import Collection
+from pipeline.content import replaced
+from pipeline.ddp.derive import kept
+from pipeline.ddp.files import RUNNING, Moment, Partial, Run, each_moment
+from pipeline.ddp.kept import MATRIX, merged
+from pipeline.errors import ConfigError, IncompleteError, MissingInputError
+
+__all__ = ["Epoch", "after"]
+
+Class = int | str
+
+
+class Epoch(NamedTuple):
+    """The numbers of one moment of a run."""
+
+    moment: Moment
+    epoch: int | None
+    """Epoch of training, from 0."""
+    attempt: int
+    rows: int
+    """Rows that count, over all ranks."""
+    numbers: dict[str, Any]
+    """Estimates by key; prefixes as in training."""
+
+
+def after(
+    run: str | Path | Run,
+    metrics: Metrics | None = None,
+    *,
+    average: str | Sequence[str] | None = None,
+    ignore: Class | Sequence[Class] = (),
+    merge_classes: Mapping[str, Sequence[Class]] | None = None,
+    phase: str | None = None,
+    collection: str | None = None,
+    attempt: int | None = None,
+    sanity: bool = False,
+) -> list[Epoch]:
+    """Return metrics of every moment that a run has kept, in order.
+
+    ``metrics`` as of :class:`ff.metrics.Collection`; by default those of the training itself.
+    ``average`` and ``ignore`` are options of metrics given by name; ``merge_classes`` maps new
+    names to the classes, by number or name, that become one: ``ignore`` then speaks of classes
+    after the merge, and labels that were outside of the classes stay ignored. ``phase``,
+    ``collection`` and ``attempt`` choose moments; by default each moment is of the latest attempt
+    that is complete, and those that no attempt completed are left out with a warning. ``sanity``
+    takes in checks before training.
+
+    Raises :class:`ConfigError` for what does not follow from what was kept, and
+    :class:`MissingInputError` where the run has no such moment.
+    """
+    run = run if isinstance(run, Run) else Run(run)
+    ignored = [ignore] if isinstance(ignore, int | str) else list(ignore)
+    asked = _Asked(metrics, average, ignored, merge_classes or {})
+    found = []
+    for moment, attempts in each_moment(run):
+        wanted = (
+            moment.phase != RUNNING
+            and (phase is None or moment.phase == phase)
+            and (collection is None or moment.collection == collection)
+            and (sanity or not moment.sanity)
+            and (attempt is None or attempt in attempts)
+        )
+        if not wanted:
+            continue
+        try:
+            partials = run.gathered(moment, attempt)
+        except IncompleteError as error:
+            warnings.warn(f"left out: {error}", stacklevel=2)
+            continue
+        found.append(_epoch(partials, asked))
+    if not found:
+        raise MissingInputError(
+            f"{run.path} holds no complete moment of phase {phase or 'any'}, collection "
+            f"{collection or 'any'}, attempt {attempt or 'any'}; it has {run.listed()}"
+        )
+    return found
+
+
+class _Asked(NamedTuple):
+    """What is wanted of every moment."""
+
+    metrics: Metrics | None
+    average: str | Sequence[str] | None
+    ignore: Sequence[Class]
+    merge_classes: Mapping[str, Sequence[Class]]
+
+
+def _epoch(partials: Sequence[Partial], asked: _Asked) -> Epoch:
+    first = partials[0]
+    total = merged(partials)
+    assert total is not None
+    where = f"{first.run}, attempt {first.attempt}, {first.moment}"
+    numbers = _numbers(total, merged(partials, MATRIX), asked, where)
+    rows = sum(partial.about["rows"] for partial in partials)
+    return Epoch(first.moment, first.about.get("epoch"), first.attempt, rows, numbers)
+
+
+def _numbers(
+    total: Collection, matrix: Collection | None, asked: _Asked, where: str
+) -> dict[str, Any]:
+    if asked == _Asked(None, None, [], {}):
+        return total.compute()
+    there = kept(total, matrix, where)
+    classes: int | tuple[str, ...] = total.choice.class_names or total.choice.classes
+    groups = [[one] for one in range(total.choice.classes)]
+    if asked.merge_classes:
+        classes, groups = _merged_names(total.choice, asked.merge_classes)
+        there = there.merged(groups)
+    chosen = _choice(asked, total.choice, classes, groups)
+    outcomes = {name: there.outcome(metric) for name, metric in chosen.metrics.items()}
+    return {total.prefix + key: number for key, number in chosen.keyed(outcomes).items()}
+
+
+def _choice(
+    asked: _Asked, own: Choice, classes: int | tuple[str, ...], groups: Sequence[Sequence[int]]
+) -> Choice:
+    """Return the metrics wanted, with their options, over the classes there are after a merge."""
+    options: dict[str, Any] = {}
+    if asked.ignore:
+        options["ignore"] = tuple(_number(one, classes, "ignore") for one in asked.ignore)
+    if asked.average is not None:
+        given = asked.average
+        options["average"] = given if isinstance(given, str) else tuple(given)
+    wanted: Any = asked.metrics
+    if wanted is None:
+        wanted = {
+            name: replaced(_renumbered(metric, groups, own), **_taken(metric, options))
+            for name, metric in own.metrics.items()
+        }
+    else:
+        options["threshold"] = _threshold(own)
+        wanted = _named(wanted, {"task": own.task, **options})
+    return choice(wanted, classes=classes, task=own.task, ignore=(), top_k=1, threshold=0.5)
+
+
+def _named(wanted: Any, options: Mapping[str, Any]) -> Any:
+    """Return metrics with names replaced by values that have the options; values keep theirs."""
+    if isinstance(wanted, str):
+        return known_metrics.make(wanted, **_taken(known_metrics.named(wanted), options))
+    if isinstance(wanted, Mapping):
+        return {name: _named(one, options) for name, one in wanted.items()}
+    if isinstance(wanted, list | tuple):
+        return [_named(one, options) for one in wanted]
+    return wanted
+
+
+def _taken(metric: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that a metric, or a class of them, has; averages are of classes."""
+    fields = {field.name for field in dataclasses.fields(metric)}
+    if "weighted" not in getattr(metric, "known", ()):  # one number of all classes
+        fields.discard("average")
+    return {name: option for name, option in options.items() if name in fields}
+
+
+def _renumbered(metric: Any, groups: Sequence[Sequence[int]], own: Choice) -> Any:
+    """Return a metric of training whose ignored classes are those after a merge."""
+    ignored = set(getattr(metric, "ignored", ()))
+    inside = {one for one in ignored if 0 <= one < own.classes}
+    if not inside:
+        return metric
+    numbers = sorted(ignored - inside)
+    for number, group in enumerate(groups):
+        if inside.issuperset(group):
+            numbers.append(number)
+        elif inside.intersection(group):
+            raise ConfigError(
+                f"merge_classes: {known_metrics.name_of(metric)} ignores classes "
+                f"{sorted(inside.intersection(group))}, which would be part of one that counts; "
+                "say with ignore which classes do not count after the merge"
+            )
+    return replaced(metric, ignore=tuple(numbers))
+
+
+def _threshold(own: Choice) -> float:
+    """Return the threshold that predicted classes were taken at in training."""
+    found = (getattr(metric, "threshold", None) for metric in own.metrics.values())
+    return next((one for one in found if one is not None), 0.5)
+
+
+def _merged_names(
+    own: Choice, groups: Mapping[str, Sequence[Class]]
+) -> tuple[tuple[str, ...], list[list[int]]]:
+    """Return names and members of the classes after a merge, in order of their first member."""
+    if own.task != "multiclass":
+        raise ConfigError(f"merge_classes: classes of a {own.task} task cannot become one")
+    before = own.class_names or tuple(str(c) for c in range(own.classes))
+    members = {
+        name: [_number(one, own.class_names or own.classes, "merge_classes") for one in group]
+        for name, group in groups.items()
+    }
+    taken = [one for group in members.values() for one in group]
+    if twice := sorted({before[one] for one in taken if taken.count(one) > 1}):
+        raise ConfigError(f"merge_classes: {', '.join(twice)} would be part of two classes")
+    if empty := [name for name, group in members.items() if not group]:
+        raise ConfigError(f"merge_classes: {', '.join(empty)} would have no class")
+    members |= {before[one]: [one] for one in range(own.classes) if one not in taken}
+    ordered = sorted(members.items(), key=lambda item: min(item[1]))
+    return tuple(name for name, _ in ordered), [group for _, group in ordered]
+
+
+def _number(given: Class, classes: int | Sequence[str], option: str) -> int:
+    if isinstance(given, str):
+        names = () if isinstance(classes, int) else tuple(classes)
+        if given not in names:
+            raise ConfigError(
+                f"{option}: no class is called {given!r}; they are {names or classes}"
+            )
+        return names.index(given)
+    return given
