@@ -16,7 +16,7 @@ from pipeline.arrays import Array, OutsideClassError
 from pipeline.chunk import Chunk, Schema
 from pipeline.errors import DataError
 from pipeline.statistics.base import kept
-from pipeline.views import Every, View
+from pipeline.views import AtLeast, Every, View
 from pipeline.views.class_ids import NO_CLASS
 
 T = TypeVar("T")
@@ -110,5 +110,7 @@ def kept_nbytes(of: View, by: View, where: View, schema: Schema, rows: int) -> i
 
 
 def _itemsize(view: View, schema: Schema) -> int:
+    if isinstance(view, AtLeast):
+        return 1
     stored = [schema.arrays[name].memory_dtype for name in view.fields if name in schema.arrays]
     return stored[0].itemsize if len(stored) == 1 and stored[0].kind in "biu" else 8

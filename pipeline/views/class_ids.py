@@ -84,7 +84,7 @@ class ArgMax:
         return _shape_of_scores(schema, self.field)[1:]
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return 2 * floats_nbytes(self.shape(schema), rows) + _tile_nbytes(schema, self.field, rows)
+        return 3 * floats_nbytes(self.shape(schema), rows) + _tile_nbytes(schema, self.field, rows)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
@@ -146,8 +146,8 @@ class AmongTop:
 
     def nbytes(self, schema: Schema, rows: int) -> int:
         first = ArgMax(self.field).nbytes(schema, rows)
-        scores = schema.spec(self.field).shape
-        return first + floats_nbytes(scores, min(rows, _tile_rows(scores.shape[1:])), 4)
+        shape = schema.spec(self.field).shape
+        return first + floats_nbytes(shape, min(rows, _tile_rows(shape)), 4)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
