@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from pipeline.statistics import ClassCounts, Marginals
 from pipeline.testing import CutSplit, Data
 from pipeline.testing.drive import PLACES, at, fold_all, outcome
 from pipeline.testing.strategies import LAW
-from pipeline.views import Stored
+from pipeline.views import ArgMax, Every, Stored, Truth
 
 PREDICTIONS = Stored("predictions")
 CLASS_METRICS = {
@@ -142,7 +143,7 @@ class TestIgnore:
             assert with_void == measured(cls(of=PREDICTIONS), self.y, self.p, 3)
 
     def test_a_label_out_of_range_that_is_not_ignored_is_an_error(self) -> None:
-        with pytest.raises(DataError, match="not below"):
+        with pytest.raises(DataError, match="1 label outside 0 to 2, first in row 1: 255; add"):
             measured(metrics.IoU(of=PREDICTIONS, ignore=(254,)), (0, 255), (0, 0), 3)
 
     def test_a_prediction_of_the_ignored_class_is_a_miss_of_its_label(self) -> None:
@@ -169,23 +170,31 @@ class TestIgnore:
 
     def test_order_and_repeats_do_not_make_another_statistic(self) -> None:
         schema = rows_of((0,), (0,), 3).schema
-        asked = [
-            next(metrics.IoU(ignore=ignore).passes(schema))["marginals"]
-            for ignore in ((1, 2), (2, 1), (2, 1, 2, -1))
-        ]
-        assert len(set(asked)) == 1
+        several = [(1, 2), (2, 1), (2, 1, 2)]
+        asked = {next(metrics.IoU(ignore=i).passes(schema))["marginals"] for i in several}
+        assert len(asked) == 1
+        assert metrics.IoU(ignore=255) == metrics.IoU(ignore=(255,)) == metrics.IoU(ignore=[255])
 
-    def test_one_class_must_be_written_as_a_sequence(self) -> None:
-        schema = rows_of((0,), (0,), 3).schema
-        with pytest.raises(ConfigError, match=r"ignore: expected a sequence"):
-            next(metrics.IoU(ignore=255).passes(schema))  # type: ignore[arg-type]
+    @pytest.mark.parametrize("ignore", ["255", 0.5, (1, "a"), True, (None,)])
+    def test_labels_that_do_not_count_are_integers(self, ignore: Any) -> None:
+        with pytest.raises(ConfigError, match=r"ignore: .*expected a class such as 255"):
+            metrics.IoU(ignore=ignore)
+
+    def test_an_ignored_prediction_outside_the_range_is_a_miss(self) -> None:
+        y, p = (0, 1, 1, 255), (0, 1, 255, 7)
+        assert every_class_metric(y, p, 2, ignore=255)["recall"] == 3 / 4
+        assert every_class_metric(y, p, 2, ignore=255)["precision"] == 1
+        with pytest.raises(DataError, match="1 prediction outside 0 to 1, first in row 2: 255"):
+            measured(metrics.ConfusionMatrix(ignore=255), y, p, 2)
 
 
 def test_equal_statistics_are_shared() -> None:
     schema = rows_of((0,), (0,), 3).schema
-    every = [metrics.Accuracy(), metrics.BalancedAccuracy()]
+    every = [metrics.Accuracy(), metrics.BalancedAccuracy(), metrics.MCC(), metrics.Kappa()]
     every += [cls(average=a) for cls in CLASS_METRICS.values() for a in ("macro", "micro", "none")]
-    assert {next(metric.passes(schema))["marginals"] for metric in every} == {Marginals()}
+    every += [metrics.Kappa(weighting="linear"), metrics.GeneralisedDice(weighting="simple")]
+    asked = {next(metric.passes(schema))["marginals"] for metric in every}
+    assert asked == {Marginals(of=PREDICTIONS, by=Truth(), where=Every())}
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "int8", "int64"])
@@ -249,10 +258,19 @@ def test_without_rows_everything_is_undefined(average: str, absent: str) -> None
         assert whole.reason == "no row with a label counts"
 
 
-@pytest.mark.parametrize(("y", "ignore"), [((-1, -1), ()), ((1, 1), (1,)), ((255, -1), (255,))])
-def test_a_split_without_a_row_that_counts_is_refused(y: Any, ignore: Any) -> None:
+@pytest.mark.parametrize(("y", "ignore"), [((1, 1), 1), ((255, -1), (255, -1))])
+def test_numbers_of_no_element_are_undefined(y: Any, ignore: Any) -> None:
+    for name in ("accuracy", "iou", "mcc", "kappa", "generalised_dice", "exact_match"):
+        found = measured(metrics.make(name, ignore=ignore), y, (0, 1), 3)
+        number = next(iter(found.values()))
+        assert math.isnan(number.value)
+        assert number.reason == "no row with a label counts"
+
+
+def test_a_split_of_images_without_a_label_is_refused() -> None:
+    data = Data({"labels": np.array([-1, -1]), "logits": np.eye(2)}, 2)
     with pytest.raises(DataError, match="no usable row"):
-        measured(metrics.Accuracy(of=PREDICTIONS, ignore=ignore), y, (0, 1), 3)
+        outcome(metrics.Accuracy(), data.cut())
 
 
 @pytest.mark.parametrize("cls", CLASS_METRICS.values())
@@ -370,8 +388,11 @@ class TestConfusionTable:
 @pytest.mark.parametrize("library", ["torch", "array_api_strict"])
 def test_ignored_labels_leave_in_every_array_library(library: str) -> None:
     split: CutSplit = rows_of((0, 1, 255, 1, -1), (0, 0, 2, 1, 1), 3, "int16").cut([[2, 3]])
-    metric = metrics.IoU(average="none", ignore=(0, 255), of=PREDICTIONS)
+    metric = metrics.IoU(average="none", ignore=(0, -1, 255))
     assert outcome(metric, split, at(PLACES[library])) == outcome(metric, split)
+
+
+LOGITS = np.array([[2.0, 1.0], [2.0, 1.0], [0.0, 3.0]])
 
 
 def test_a_void_token_mask_leaves_the_row() -> None:
@@ -379,19 +400,27 @@ def test_a_void_token_mask_leaves_the_row() -> None:
     tokens = np.ones((3, 2, 4), np.float32)
     mask = np.array([[1, 1], [1, 0], [0, 0]], np.uint8)
     split = Data({**data.arrays, "mask": mask, "features": tokens}, 2).cut()
-    for ignore in ((), (7,)):
-        labels_of, where = (
-            next(metrics.Accuracy(ignore=ignore).passes(split.schema))["marginals"].views[i]
-            for i in (1, 2)
-        )
-        (chunk,) = split.read(split.blocks[0], frozenset({"features", "labels"}))
-        assert where(chunk).tolist() == [True, True, False]
-        assert labels_of(chunk).tolist() == [0, 1, 1]
+    split = replace(split, data=replace(split.data, arrays={**split.data.arrays, "logits": LOGITS}))
+    assert numbers(outcome(metrics.Accuracy(of=ArgMax()), split)) == [1 / 2]
 
 
 def test_an_ignored_row_may_hold_anything() -> None:
     logits = np.array([[2.0, 1.0], [np.nan, np.inf], [0.0, 3.0]])
     data = Data({"labels": np.array([0, 255, 0], np.uint8), "logits": logits}, 2)
-    assert numbers(outcome(metrics.Accuracy(ignore=(255,)), data.cut())) == [0.5]
+    for top_k in (1, 2):
+        metric = metrics.Accuracy(ignore=(255,), top_k=top_k)
+        assert numbers(outcome(metric, data.cut())) == [top_k / 2]
     with pytest.raises(DataError, match="row 1: 255"):
         outcome(metrics.Accuracy(), data.cut())
+
+
+def test_scores_that_are_nan_choose_no_class() -> None:
+    logits = np.zeros((3, 2, 4), np.float32)
+    logits[1, 0, 2] = np.nan
+    labels = np.zeros((3, 4), np.uint8)
+    statistic = next(metrics.IoU().passes(Data({"labels": labels, "logits": logits}, 2).schema))
+    data = Data({"labels": labels, "logits": logits}, 2)
+    with pytest.raises(DataError, match="scores of 1 element are NaN, first in row 1, and choose"):
+        fold_all(statistic["marginals"], data.cut([[1, 2]]))
+    with pytest.raises(DataError, match="row 1"):
+        outcome(metrics.IoU(), data.cut([[1, 2]]))
