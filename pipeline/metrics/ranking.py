@@ -21,8 +21,8 @@ from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.metrics.estimates import exactly, undefined
 from pipeline.procedure import Estimate, MetricResult, Passes
-from pipeline.statistics import ExactRanks, Ranks
-from pipeline.statistics.rank_histogram import Bins, RankHistogram, coarse_edges, refined_edges
+from pipeline.statistics import BoundedRanks, ExactRanks, RankHistogram, Ranks, refined_edges
+from pipeline.statistics.bins import Bins
 from pipeline.views import IsOOD, Stored, View
 
 __all__ = [
@@ -233,8 +233,8 @@ class AUROC:
         if self.bins is None:
             results = yield {"ranks": ranks_of(schema, self.of, self.is_ood, self.max_rows)}
             return {"auroc": auroc(results["ranks"])}
-        coarse = yield {"coarse": RankHistogram(self.of, coarse_edges(), self.is_ood)}
-        edges = refined_edges(coarse["coarse"], self.bins)
+        coarse = yield {"coarse": BoundedRanks(self.of, self.is_ood)}
+        edges = refined_edges(coarse["coarse"].bins(), self.bins)
         fine = yield {"ranks": RankHistogram(self.of, edges, self.is_ood)}
         return {"auroc": auroc_within(fine["ranks"])}
 

@@ -4,6 +4,11 @@ from pipeline.statistics.base import Statistic as Statistic
 from pipeline.statistics.base import fields_of as fields_of
 from pipeline.statistics.bin_counts import BinCounts as BinCounts
 from pipeline.statistics.bin_counts import BinRows as BinRows
+from pipeline.statistics.bins import Bins as Bins
+from pipeline.statistics.bins import refined_edges as refined_edges
+from pipeline.statistics.bins import score_edges as score_edges
+from pipeline.statistics.bounded_ranks import BoundedRanks as BoundedRanks
+from pipeline.statistics.bounded_ranks import Ordered as Ordered
 from pipeline.statistics.class_means import ClassMeans as ClassMeans
 from pipeline.statistics.class_means import Means as Means
 from pipeline.statistics.class_moments import ClassMoments as ClassMoments
@@ -24,9 +29,13 @@ from pipeline.statistics.marginals import ClassCounts as ClassCounts
 from pipeline.statistics.marginals import Marginals as Marginals
 from pipeline.statistics.mean_probabilities import MeanProbabilities as MeanProbabilities
 from pipeline.statistics.position_moments import PositionMoments as PositionMoments
+from pipeline.statistics.rank_histogram import RankHistogram as RankHistogram
 from pipeline.statistics.scatters import Scatters as Scatters
+from pipeline.statistics.score_counts import ScoreCounts as ScoreCounts
 from pipeline.statistics.second_moment import SecondMoment as SecondMoment
 from pipeline.statistics.second_moment import Spread as Spread
+from pipeline.statistics.sides import Side as Side
+from pipeline.statistics.sides import Sides as Sides
 from pipeline.statistics.sums import Sum as Sum
 from pipeline.statistics.sums import Sums as Sums
 from pipeline.statistics.tied_moments import TiedMoments as TiedMoments

@@ -11,7 +11,18 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError, DataError
-from pipeline.statistics.base import fields_of, kept, refuse_nan
+from pipeline.statistics.base import fields_of
+from pipeline.statistics.scored import both_sides, check_shapes
+from pipeline.statistics.sides import (
+    PENDING_NBYTES,
+    Pending,
+    Sides,
+    distinct,
+    merged,
+    nothing,
+    pieces,
+    settled,
+)
 from pipeline.views import Every, IsOOD, View
 
 
@@ -27,27 +38,27 @@ class Ranks(NamedTuple):
 
 
 class Run(NamedTuple):
-    """State: distinct keys in ascending order, with their counts; each (m,) int64."""
+    """State: the scores of both classes; some wait to be sorted while a block is open."""
 
-    keys: Array
-    negatives: Array
-    positives: Array
+    sides: Sides
+    pending: Pending = Pending()
 
 
 @value
 class ExactRanks:
-    """Counts of negatives and positives at every distinct score of a view () of floats.
+    """Counts of negatives and positives at every distinct score of a view () or (...).
 
-    The state grows with the number of distinct scores, up to the declared ``max_rows``: 24 bytes
-    each. Infinite scores have their place. Raises :class:`DataError` for a NaN score, and where
-    there are more than ``max_rows`` distinct scores. Result: :class:`Ranks`.
+    The state grows with the rows: 4 bytes each for float32 scores, 8 for float64, and up to 16 for
+    each distinct score of a class where that is less. Infinite scores have their place. Raises
+    :class:`DataError` for a NaN score, and where classes have more than ``max_rows`` distinct
+    scores together. Result: :class:`Ranks`.
     """
 
     of: View
     positive: View = IsOOD()
     where: View = Every()
     max_rows: int = 2**20
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if self.max_rows < 1:
@@ -62,30 +73,29 @@ class ExactRanks:
         return fields_of(*self.views)
 
     def empty(self, schema: Schema) -> Run:
-        if self.of.shape(schema) != ():
-            raise ConfigError(f"ranks need one score per row, {self.of} has more")
-        return Run(*(np.zeros(0, np.int64) for _ in range(3)))
+        check_shapes(self.of, self.positive, schema)
+        return Run(nothing())
 
     def absorb(self, state: Run, chunk: Chunk) -> Run:
-        scores, positive = kept(chunk, self.where, self.of, self.positive)
-        xp = arrays.namespace(scores)
-        refuse_nan(chunk, self.where, scores)
-        ones = xp.astype(positive, xp.int64)
-        return self._merged(state, _collapsed(Run(arrays.sort_keys(scores), 1 - ones, ones)))
+        pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
+        if arrays.nbytes(pending) >= max(PENDING_NBYTES, arrays.nbytes(state.sides)):
+            return Run(self._checked(settled(state.sides, pending)))
+        return Run(state.sides, pending)
 
     def close(self, state: Run) -> Run:
-        return state
+        return Run(self._checked(settled(*state)))
 
     def merge(self, a: Run, b: Run) -> Run:
-        return self._merged(a, b)
+        return Run(self._checked(merged(a.sides, b.sides)))
 
     def finalize(self, state: Run) -> Ranks:
-        keys, negatives, positives = (arrays.to_host(x) for x in state)
-        size = np.abs(keys).view(np.float64)
-        return Ranks(np.where(keys < 0, -size, size), negatives, positives)
+        sides = arrays.map_arrays(arrays.to_host, state.sides)
+        found = [np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64)]
+        columns = zip(found, *pieces(sides), strict=True)
+        return Ranks(*(np.concatenate(parts, dtype=parts[0].dtype) for parts in columns))
 
     def state_nbytes(self, schema: Schema) -> int:
-        return 24 * self.max_rows
+        return 16 * self.max_rows
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         return 105 * (2 * self.max_rows + rows)
@@ -96,31 +106,14 @@ class ExactRanks:
     def join(self, results: object) -> object:
         return results
 
-    def _merged(self, a: Run, b: Run) -> Run:
-        xp = arrays.namespace(a.keys, b.keys)
-        if 0 in (a.keys.shape[0], b.keys.shape[0]):
-            merged = Run(*(xp.asarray(x, copy=True) for x in (a if b.keys.shape[0] == 0 else b)))
-        else:
-            merged = _collapsed(Run(*(xp.concat(pair) for pair in zip(a, b, strict=True))))
-        if merged.keys.shape[0] > self.max_rows:
+    def _checked(self, sides: Sides) -> Sides:
+        entries = sum(int(side.scores.shape[0]) for side in sides)
+        if entries <= self.max_rows:
+            return sides
+        once = sum(int(distinct(side)[0].shape[0]) for side in sides)
+        if once > self.max_rows:
             raise DataError(
-                f"{merged.keys.shape[0]} distinct scores, but max_rows declares at most "
-                f"{self.max_rows}; raise max_rows to the number of rows"
+                f"{once} distinct scores, but max_rows declares at most {self.max_rows}; raise "
+                "max_rows to the number of rows"
             )
-        return merged
-
-
-def _collapsed(run: Run) -> Run:
-    """Return the keys of a run in ascending order, each once, with the sums of its counts."""
-    xp = arrays.namespace(run.keys)
-    if run.keys.shape[0] == 0:
-        return run
-    order = xp.argsort(run.keys, stable=True)  # linear time where runs are sorted already
-    keys, *counts = (xp.take(x, order) for x in run)
-    last = xp.concat((keys[1:] != keys[:-1], xp.ones_like(keys[:1], dtype=xp.bool)))
-    return Run(keys[last], *(_differences(xp.cumulative_sum(x)[last]) for x in counts))
-
-
-def _differences(x: Array) -> Array:
-    """Return the steps of a cumulative sum (m,), the first from zero."""
-    return arrays.namespace(x).concat((x[:1], x[1:] - x[:-1]))
+        return sides

@@ -10,60 +10,37 @@ from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
-from pipeline.errors import ConfigError
-from pipeline.statistics.base import fields_of, kept, refuse_nan
+from pipeline.statistics.base import fields_of
+from pipeline.statistics.bins import Bins, counted
+from pipeline.statistics.scored import both_sides, check_shapes
+from pipeline.statistics.sides import PENDING_NBYTES, Pending
 from pipeline.views import Every, IsOOD, View
 
 _NONE = np.iinfo(np.int64).max
 """Least key of an empty bin; its greatest is the negative of that."""
-_COARSE_BITS = 48
 
 
-class Bins(NamedTuple):
-    """State and result: counts (b,) int64 of adjacent bins, in the order of their scores."""
+class Counting(NamedTuple):
+    """State: bins, and scores that wait to be counted while a block is open."""
 
-    negatives: Array
-    positives: Array
-    least: Array
-    """Key of the least score of each bin: equal to the greatest where all its scores are."""
-    greatest: Array
-
-
-def coarse_edges() -> Const:
-    """Return edges for scores that nothing is known of: 16 bins for every power of two."""
-    last = 0x7FF0  # infinity
-    return Const(np.arange(-last, last + 1, dtype=np.int64) << _COARSE_BITS)
-
-
-def refined_edges(coarse: Bins, bins: int) -> Const:
-    """Return edges that cut coarse bins by the rows in them, into about ``bins`` altogether."""
-    rows = coarse.negatives + coarse.positives
-    total = max(1, int(rows.sum()))
-    edges = []
-    for index in np.flatnonzero(rows):
-        least = int(coarse.least[index])
-        span = int(coarse.greatest[index]) - least + 1
-        parts = min(span, -(-bins * int(rows[index]) // total))
-        step, rest = divmod(span, parts)
-        number = np.arange(parts, dtype=np.int64)
-        edges.append(least + step * number + np.minimum(number, rest))
-    return Const(np.concatenate(edges) if edges else np.zeros(1, np.int64))
+    bins: Bins
+    pending: Pending = Pending()
 
 
 @value
 class RankHistogram:
-    """Counts of negatives and positives between ``edges``, for the scores of a view () of floats.
+    """Counts of negatives and positives between ``edges``, for the scores of a view () or (...).
 
-    Edges (b - 1,) are ascending int64 keys of float64 numbers, in their order, so that no range of
-    scores is assumed; a bin holds the scores from its edge to below the next. Raises
-    :class:`DataError` for a NaN score. Result: :class:`Bins`.
+    Edges (b - 1,) are ascending int64 keys of float64 numbers; see :mod:`pipeline.statistics.bins`.
+    Least and greatest key are those that occur. Raises :class:`DataError` for a NaN score. Result:
+    :class:`Bins`.
     """
 
     of: View
     edges: Const
     positive: View = IsOOD()
     where: View = Every()
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
 
     @property
     def views(self) -> tuple[View, ...]:
@@ -77,61 +54,73 @@ class RankHistogram:
     def _bins(self) -> int:
         return int(self.edges.shape[0]) + 1
 
-    def empty(self, schema: Schema) -> Bins:
-        if self.of.shape(schema) != ():
-            raise ConfigError(f"ranks need one score per row, {self.of} has more")
+    def empty(self, schema: Schema) -> Counting:
+        check_shapes(self.of, self.positive, schema)
         negatives, positives = (np.zeros(self._bins, np.int64) for _ in range(2))
         least, greatest = np.full(self._bins, _NONE), np.full(self._bins, -_NONE)
-        return Bins(negatives, positives, least, greatest)
+        return Counting(Bins(negatives, positives, least, greatest))
 
-    def absorb(self, state: Bins, chunk: Chunk) -> Bins:
-        scores, positive = kept(chunk, self.where, self.of, self.positive)
-        refuse_nan(chunk, self.where, scores)
-        if scores.shape[0] == 0:
-            return state
-        return self.merge(state, self._counted(arrays.sort_keys(scores), positive))
+    def absorb(self, state: Counting, chunk: Chunk) -> Counting:
+        pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
+        state = state._replace(pending=pending)
+        full = arrays.nbytes(pending) >= max(PENDING_NBYTES, arrays.nbytes(state.bins))
+        return self._settled(state) if full else state
 
-    def _counted(self, keys: Array, positive: Array) -> Bins:
-        xp = arrays.namespace(keys)
-        order = xp.argsort(keys, stable=True)
-        keys, ones = xp.take(keys, order), xp.take(xp.astype(positive, xp.int64), order)
-        cuts = xp.astype(xp.searchsorted(keys, self.edges.like(keys)), xp.int64)
-        start, stop = xp.zeros_like(cuts[:1]), xp.full_like(cuts[:1], keys.shape[0])
-        first, last = xp.concat((start, cuts)), xp.concat((cuts, stop))
-        found = xp.concat((start, xp.cumulative_sum(ones)))
-        positives = xp.take(found, last) - xp.take(found, first)
-        rows = last - first
-        none = xp.full_like(rows, _NONE)
-        within = xp.where(rows > 0, first, xp.zeros_like(first))
-        least = xp.where(rows > 0, xp.take(keys, within), none)
-        greatest = xp.where(
-            rows > 0, xp.take(keys, within + xp.where(rows > 0, rows - 1, 0)), -none
-        )
-        return Bins(rows - positives, positives, least, greatest)
+    def close(self, state: Counting) -> Counting:
+        return self._settled(state)
 
-    def close(self, state: Bins) -> Bins:
-        return state
+    def merge(self, a: Counting, b: Counting) -> Counting:
+        return Counting(_added(a.bins, b.bins))
 
-    def merge(self, a: Bins, b: Bins) -> Bins:
-        xp = arrays.namespace(a.least, b.least)
-        return Bins(
-            a.negatives + b.negatives,
-            a.positives + b.positives,
-            xp.minimum(a.least, b.least),
-            xp.maximum(a.greatest, b.greatest),
-        )
-
-    def finalize(self, state: Bins) -> Bins:
-        return Bins(*(arrays.to_host(x) for x in state))
+    def finalize(self, state: Counting) -> Bins:
+        return Bins(*(arrays.to_host(x) for x in state.bins))
 
     def state_nbytes(self, schema: Schema) -> int:
         return 32 * self._bins
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
-        return 120 * rows + 160 * self._bins
+        each = int(np.prod(self.of.shape(schema), dtype=np.int64))
+        waiting = min(max(PENDING_NBYTES, 32 * self._bins), 8 * each * schema.rows)
+        return 60 * each * rows + 6 * waiting + 200 * self._bins
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None
 
     def join(self, results: Any) -> Any:
         return results
+
+    def _settled(self, state: Counting) -> Counting:
+        bins = state.bins
+        for positive, several in enumerate(state.pending):
+            if several:
+                scores = arrays.namespace(*several).concat(several)
+                bins = _added(bins, self._counted(scores, bool(positive)))
+        return Counting(bins)
+
+    def _counted(self, scores: Array, positive: bool) -> Bins:
+        ordered, first, stop = counted(scores, self.edges)
+        xp = arrays.namespace(ordered)
+        rows = stop - first
+        nothing, none = xp.zeros_like(rows), xp.full_like(rows, _NONE)
+        least, greatest = none, -none
+        if ordered.shape[0]:
+            filled = rows > 0
+            least = xp.where(filled, _keys_at(ordered, xp.where(filled, first, nothing)), least)
+            last = xp.where(filled, stop - 1, nothing)
+            greatest = xp.where(filled, _keys_at(ordered, last), greatest)
+        counts = (nothing, rows) if positive else (rows, nothing)
+        return Bins(*counts, least, greatest)
+
+
+def _keys_at(ordered: Array, places: Array) -> Array:
+    return arrays.sort_keys(arrays.namespace(ordered).take(ordered, places))
+
+
+def _added(a: Bins, b: Bins) -> Bins:
+    xp = arrays.namespace(a.least, b.least)
+    return Bins(
+        a.negatives + b.negatives,
+        a.positives + b.positives,
+        xp.minimum(a.least, b.least),
+        xp.maximum(a.greatest, b.greatest),
+    )

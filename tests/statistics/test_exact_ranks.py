@@ -124,7 +124,7 @@ def test_more_scores_than_declared_are_refused() -> None:
 def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match="max_rows: 0"):
         ExactRanks(of=SCORES, max_rows=0)
-    with pytest.raises(ConfigError, match="one score per row"):
+    with pytest.raises(ConfigError, match="need one score per row"):
         ExactRanks(of=Logits()).empty(recipes.labelled(rows=5).schema)
     assert ExactRanks(SCORES, max_rows=1e3) == ExactRanks(SCORES, max_rows=1000)  # type: ignore[arg-type]
 

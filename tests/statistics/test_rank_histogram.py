@@ -12,7 +12,8 @@ from hypothesis.extra import numpy as npst
 from pipeline.arrays import sort_keys
 from pipeline.content import Const
 from pipeline.errors import ConfigError, DataError
-from pipeline.statistics.rank_histogram import Bins, RankHistogram, coarse_edges, refined_edges
+from pipeline.statistics.bins import Bins, refined_edges, score_edges
+from pipeline.statistics.rank_histogram import RankHistogram
 from pipeline.testing import Data, StatisticLaws, assert_same, drive, partitions, recipes
 from pipeline.testing.strategies import LAW
 from pipeline.views import Logits, Stored, Valid
@@ -60,11 +61,11 @@ class TestFewBins(StatisticLaws):
 
 
 class TestCoarseBins(TestFewBins):
-    statistic = RankHistogram(of=SCORES, edges=coarse_edges(), positive=POSITIVE, where=Valid())
+    statistic = RankHistogram(of=SCORES, edges=score_edges(16), positive=POSITIVE, where=Valid())
 
     def reference(self, rows: Mapping[str, Any]) -> Bins:
         kept = rows["labels"] >= 0
-        return bins(rows["scores"][kept], rows["positive"][kept], coarse_edges())
+        return bins(rows["scores"][kept], rows["positive"][kept], score_edges(16))
 
 
 floats = st.one_of(
@@ -79,7 +80,7 @@ def test_any_float_has_its_bin_coarse_and_refined(data: Any, library: str) -> No
     scores = data.draw(npst.arrays(np.float64, st.integers(1, 60), elements=floats))
     positive = data.draw(npst.arrays(bool, len(scores)))
     split = scored(scores, positive).cut(data.draw(partitions(len(scores))))
-    edges = coarse_edges()
+    edges = score_edges(16)
     for count in (1, 7, 1000):
         statistic = RankHistogram(of=SCORES, edges=edges, positive=POSITIVE)
         found = drive.fold_all(statistic, split, drive.PLACES[library])
@@ -94,7 +95,7 @@ def test_refined_bins_hold_about_as_many_rows_each() -> None:
     rng = np.random.default_rng(0)
     scores = 1e6 + rng.random(20_000)  # all within two coarse bins
     split = scored(scores, rng.random(len(scores)) < 0.5).cut()
-    coarse = drive.fold_all(RankHistogram(SCORES, coarse_edges(), POSITIVE), split)
+    coarse = drive.fold_all(RankHistogram(SCORES, score_edges(16), POSITIVE), split)
     fine = drive.fold_all(RankHistogram(SCORES, refined_edges(coarse, 100), POSITIVE), split)
     assert (fine.negatives + fine.positives).max() < 3 * 200
 
@@ -103,5 +104,5 @@ def test_what_has_no_rank_is_named() -> None:
     statistic = RankHistogram(SCORES, EDGES, POSITIVE)
     with pytest.raises(DataError, match=r"1 row \(row 1\) are NaN"):
         drive.fold_all(statistic, scored([0.0, np.nan], [True, False]).cut())
-    with pytest.raises(ConfigError, match="one score per row"):
+    with pytest.raises(ConfigError, match="need one score per row"):
         RankHistogram(of=Logits(), edges=EDGES).empty(recipes.labelled(rows=5).schema)

@@ -1,0 +1,245 @@
+"""Ranks in a budget of memory: exact while scores fit it, else counted in bins of leading bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from pipeline import arrays
+from pipeline.arrays import Array
+from pipeline.chunk import Chunk, Schema
+from pipeline.content import value
+from pipeline.errors import ConfigError
+from pipeline.statistics.base import fields_of
+from pipeline.statistics.bins import Bins
+from pipeline.statistics.scored import both_sides, check_shapes
+from pipeline.statistics.sides import (
+    PENDING_NBYTES,
+    Pending,
+    Side,
+    Sides,
+    collapsed,
+    distinct,
+    merged,
+    nothing,
+    pieces,
+    settled,
+    summed,
+)
+from pipeline.statistics.value_counts import BEYOND, LEAST, values_of
+from pipeline.views import Every, IsOOD, View
+
+BUDGET_NBYTES = 128 * 2**20
+LEAST_BUDGET_NBYTES = 64
+BIN_NBYTES = 16
+LARGEST_ROOM = 2**20
+"""Most bins of both classes together, once scores do not fit."""
+_KEY_BITS = 64
+_EXACT = -1
+
+
+class Ordered(NamedTuple):
+    """Result: the scores of both classes, or how many are in bins of equal leading bits."""
+
+    sides: Sides
+    """Scores, or where they did not fit, keys of float64 numbers without their last bits."""
+    shift: int
+    """Bits that were cut off the keys, -1 for none: scores as they are."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether every distinct score is told from every other."""
+        return self.shift == _EXACT
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """Negative and positive rows."""
+        return self.sides.negatives.rows, self.sides.positives.rows
+
+    def pieces(self) -> Iterator[Bins]:
+        """Yield the bins in ascending order, some at a time; one bin a score where exact."""
+        for scores, negatives, positives in pieces(self.sides):
+            least = arrays.sort_keys(scores) if self.exact else scores
+            greatest = least if self.exact else least + ((1 << self.shift) - 1)
+            yield Bins(negatives, positives, least, greatest)
+
+    def bins(self) -> Bins:
+        """Return all bins."""
+        none = np.zeros(0, np.int64)
+        return Bins(*map(np.concatenate, zip((none,) * 4, *self.pieces(), strict=True)))
+
+
+class Held(NamedTuple):
+    """State: what :class:`Ordered` holds; scores that wait to be sorted while a block is open."""
+
+    sides: Sides
+    shift: Array
+    """(1,) int64."""
+    pending: Pending = Pending()
+
+
+@value
+class BoundedRanks:
+    """Scores of negatives and positives in order, in at most ``budget_nbytes``.
+
+    Exact while they fit: 4 bytes for each row of float32 scores, 8 for float64, and never more
+    than 16 for each distinct score of a class. Where they do not, their keys lose as many last
+    bits as leave few enough bins. That depends on the scores alone, so states merge exactly,
+    whatever the cut. Only scores whose float64 keys lie from ``low`` to below ``high`` count.
+
+    ``of`` () or (...), with ``positive`` of the same shape; ``where`` says of rows or of scores.
+    Infinite scores have their place. Raises :class:`DataError` for NaN. Result: :class:`Ordered`.
+    """
+
+    of: View
+    positive: View = IsOOD()
+    where: View = Every()
+    budget_nbytes: int = BUDGET_NBYTES
+    low: int = LEAST
+    high: int = BEYOND
+    version: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.budget_nbytes < LEAST_BUDGET_NBYTES:
+            raise ConfigError(
+                f"budget: {self.budget_nbytes} bytes; expected at least {LEAST_BUDGET_NBYTES}, "
+                f"such as {BUDGET_NBYTES:,}"
+            )
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return (self.of, self.positive, self.where)
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return fields_of(*self.views)
+
+    @property
+    def transient(self) -> bool:
+        """Whether its result is of use for the next step of a procedure only: one range of many."""
+        return (self.low, self.high) != (LEAST, BEYOND)
+
+    def empty(self, schema: Schema) -> Held:
+        check_shapes(self.of, self.positive, schema)
+        return Held(nothing(), np.full(1, _EXACT))
+
+    def absorb(self, state: Held, chunk: Chunk) -> Held:
+        found = both_sides(chunk, self.where, self.of, self.positive)
+        if self.transient:
+            found = self._within(found[0]), self._within(found[1])
+        pending = state.pending.plus(*found)
+        if arrays.nbytes(pending) >= max(PENDING_NBYTES, arrays.nbytes(state.sides)):
+            return self._settled(state._replace(pending=pending))
+        return state._replace(pending=pending)
+
+    def close(self, state: Held) -> Held:
+        return self._settled(state)
+
+    def merge(self, a: Held, b: Held) -> Held:
+        return self._merged(a.sides, a.shift, b.sides, b.shift)
+
+    def finalize(self, state: Held) -> Ordered:
+        sides = arrays.map_arrays(arrays.to_host, state.sides)
+        return Ordered(sides, int(arrays.to_host(state.shift)[0]))
+
+    def state_nbytes(self, schema: Schema) -> int:
+        each = int(np.prod(self.of.shape(schema), dtype=np.int64))
+        return min(self.budget_nbytes, BIN_NBYTES * each * schema.rows) + 8
+
+    def work_nbytes(self, schema: Schema, rows: int) -> int:
+        each = int(np.prod(self.of.shape(schema), dtype=np.int64))
+        waiting = min(PENDING_NBYTES, 8 * each * schema.rows)
+        return 6 * (self.state_nbytes(schema) + waiting) + 60 * each * rows
+
+    def stripes(self, schema: Schema, n: int) -> None:
+        return None
+
+    def join(self, results: object) -> object:
+        return results
+
+    def _within(self, scores: Array) -> Array:
+        """Return the scores whose keys are in the range."""
+        kept = None
+        if self.low > LEAST:
+            kept = scores >= _first(self.low, scores)
+        if self.high < BEYOND:
+            below = scores < _first(self.high, scores)
+            kept = below if kept is None else kept & below
+        return scores if kept is None else scores[kept]
+
+    def _settled(self, state: Held) -> Held:
+        if not state.pending.negatives:
+            return state
+        if int(state.shift[0]) == _EXACT:
+            return self._fitted(settled(state.sides, state.pending), state.shift)
+        xp = arrays.namespace(state.shift)
+        like = arrays.map_arrays(lambda x: arrays.like(x, state.shift), nothing())
+        new = settled(like, state.pending)
+        return self._merged(state.sides, state.shift, new, xp.full_like(state.shift, _EXACT))
+
+    def _merged(self, a: Sides, a_shift: Array, b: Sides, b_shift: Array) -> Held:
+        xp = arrays.namespace(a_shift, b_shift)
+        shift = xp.maximum(a_shift, b_shift)
+        if int(shift[0]) == _EXACT:
+            return self._fitted(merged(a, b), shift)
+        cut = [_cut(*pair, int(shift[0])) for pair in ((a, int(a_shift[0])), (b, int(b_shift[0])))]
+        return self._fitted(Sides(*(_joined(*pair) for pair in zip(*cut, strict=True))), shift)
+
+    def _fitted(self, sides: Sides, shift: Array) -> Held:
+        """Return the sides, with fewer bits where they do not fit otherwise."""
+        before = int(shift[0])
+        if before == _EXACT:
+            if arrays.nbytes(sides) <= self.budget_nbytes:
+                return Held(sides, shift)
+            sides = _cut(sides, _EXACT, 0)
+        room = min(LARGEST_ROOM, self.budget_nbytes // BIN_NBYTES)
+        low, high = max(before, 0), _KEY_BITS - 1
+        while low < high:
+            middle = (low + high) // 2
+            if sum(_bins(side.scores, middle) for side in sides) <= room:
+                high = middle
+            else:
+                low = middle + 1
+        return Held(_cut(sides, max(before, 0), low), arrays.namespace(shift).full_like(shift, low))
+
+
+def _first(key: int, scores: Array) -> float:
+    """Return the least number of the dtype of ``scores`` that is not below that of a key.
+
+    Scores compare with it as with the number itself, which a narrower dtype may not hold.
+    """
+    number = float(values_of(np.array([key]))[0])
+    if arrays.itemsize(scores.dtype) == 8:
+        return number
+    with np.errstate(over="ignore"):
+        narrow = np.float32(number)
+    return float(narrow if float(narrow) >= number else np.nextafter(narrow, np.float32(np.inf)))
+
+
+def _bins(keys: Array, shift: int) -> int:
+    """Return how many bins keys in order fill, once ``shift`` bits are cut off."""
+    if not keys.shape[0]:
+        return 0
+    short = keys >> shift
+    return 1 + int(arrays.namespace(keys).count_nonzero(short[1:] != short[:-1]))
+
+
+def _cut(sides: Sides, shift: int, further: int) -> Sides:
+    """Return bins of keys that lack their last ``further`` bits, from scores or finer bins."""
+    if shift == further:
+        return sides
+
+    def of_side(side: Side) -> Side:
+        scores, counts = distinct(side)
+        keys = arrays.sort_keys(scores) if shift == _EXACT else scores
+        return Side(*summed((keys >> further) << further, counts))
+
+    return Sides(*map(of_side, sides))
+
+
+def _joined(a: Side, b: Side) -> Side:
+    """Return the bins of both; counts are kept, whatever they take."""
+    xp = arrays.namespace(a.scores, b.scores)
+    return Side(*collapsed(*(xp.concat(pair) for pair in zip(a, b, strict=True))))
