@@ -6,6 +6,11 @@ Each is a thin wrapper of a pure function of the statistic's result, which may b
 import importlib
 from typing import Any
 
+from pipeline.metrics.coefficients import accuracy as accuracy
+from pipeline.metrics.coefficients import balanced_accuracy as balanced_accuracy
+from pipeline.metrics.coefficients import generalised_dice as generalised_dice
+from pipeline.metrics.coefficients import kappa as kappa
+from pipeline.metrics.coefficients import mcc as mcc
 from pipeline.metrics.comparison import Scored as Scored
 from pipeline.metrics.comparison import agreement as agreement
 from pipeline.metrics.comparison import compared as compared
@@ -47,11 +52,6 @@ from pipeline.metrics.whole import ExactMatch as ExactMatch
 from pipeline.metrics.whole import FrequencyWeightedIoU as FrequencyWeightedIoU
 from pipeline.metrics.whole import GeneralisedDice as GeneralisedDice
 from pipeline.metrics.whole import Kappa as Kappa
-from pipeline.metrics.whole import accuracy as accuracy
-from pipeline.metrics.whole import balanced_accuracy as balanced_accuracy
-from pipeline.metrics.whole import generalised_dice as generalised_dice
-from pipeline.metrics.whole import kappa as kappa
-from pipeline.metrics.whole import mcc as mcc
 
 
 def __getattr__(name: str) -> Any:
