@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.choice import Metrics, choice
-from pipeline.chunk import Split
 from pipeline.engine import Job, Trace, run_jobs
-from pipeline.errors import ConfigError
 from pipeline.procedure import TRAIN
+from pipeline.store import open_predictions
 from pipeline.workplace import workplace
 
 __all__ = ["measure"]
@@ -18,9 +17,11 @@ __all__ = ["measure"]
 
 def measure(
     metrics: Metrics,
-    data: Split,
+    predictions: Any,
+    labels: Any,
     *,
-    classes: int | Sequence[str] | None = None,
+    classes: int | Sequence[str],
+    weights: Any = None,
     task: str = "multiclass",
     ignore: int | Sequence[int] = (),
     top_k: int = 1,
@@ -31,25 +32,17 @@ def measure(
     cache: str | Path | None = None,
     trace: Trace | None = None,
 ) -> dict[str, Any]:
-    """Return the numbers of metrics over a split of predictions by key, exactly.
+    """Return the numbers of metrics of predictions by key, exactly, in constant memory.
 
-    ``metrics`` and options as of :class:`~pipeline.collection.Collection`, whose numbers these
-    are. All of them share passes over the data: each stored byte is read once in each, and most
-    metrics need one. ``classes`` defaults to those that the split declares. Raises
-    :class:`ConfigError` where they differ.
+    ``predictions`` and ``labels`` are files, folders of masks or arrays, as
+    :func:`~pipeline.store.open_predictions` takes them; ``metrics`` and the other options are
+    those of :class:`~pipeline.collection.Collection`, whose numbers these are. All metrics share
+    passes over the data, each of which reads every stored byte once; most metrics need one.
     """
     chosen = choice(
-        metrics,
-        classes=data.schema.classes if classes is None else classes,
-        task=task,
-        ignore=ignore,
-        top_k=top_k,
-        threshold=threshold,
+        metrics, classes=classes, task=task, ignore=ignore, top_k=top_k, threshold=threshold
     )
-    if chosen.classes != data.schema.classes:
-        raise ConfigError(
-            f"classes: {chosen.classes}, but {data.name} declares {data.schema.classes}"
-        )
+    data = open_predictions(predictions, labels, classes=chosen.classes, task=task, weights=weights)
     jobs = {name: Job(metric, {TRAIN: (data,)}) for name, metric in chosen.metrics.items()}
     with workplace(jobs, cluster, workers, memory, cache, stage="eval") as place:
         outcomes = run_jobs(jobs, place.execute, stage="eval", trace=trace, room=place.room)

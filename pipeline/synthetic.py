@@ -62,7 +62,8 @@ class SyntheticSplit:
         contents = {name: self._array(name) for name in sorted(fields)}
         for start in range(0, self.schema.rows, ROWS):
             if start and "labels" in contents and not self._unlabelled:
-                contents["labels"] = (start - ROWS + np.arange(ROWS)) % self.schema.classes
+                further = (start - ROWS + np.arange(ROWS)) % self.schema.classes
+                contents["labels"] = self._classes("labels", further)
             for first in range(0, ROWS, step):
                 cut = {name: array[first : first + step] for name, array in contents.items()}
                 rows = min(step, ROWS - first)
@@ -82,6 +83,14 @@ class SyntheticSplit:
         """Made-up rows have the checksum of their schema: none."""
         return dict.fromkeys(fields, "synthetic")
 
+    def _classes(self, name: str, each: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return classes for every element of rows; 0 or 1 where an axis of classes has its own."""
+        shape = self.schema.arrays[name].shape
+        if shape[:1] == (self.schema.classes,):
+            each = each % 2
+        filled = np.broadcast_to(each.reshape(-1, *(1,) * len(shape)), (len(each), *shape))
+        return np.ascontiguousarray(filled)
+
     @property
     def _unlabelled(self) -> bool:
         return self.is_ood or self.schema.classes < 1
@@ -90,8 +99,8 @@ class SyntheticSplit:
         """Return the first rows of an array."""
         spec = self.schema.arrays[name]
         labels = np.arange(ROWS) % max(1, min(CLASSES, self.schema.classes))
-        if name == "labels":
-            return np.full(ROWS, -1) if self._unlabelled else labels
+        if name in ("labels", "predictions") and spec.memory_dtype.kind != "f":
+            return self._classes(name, np.full(ROWS, -1) if self._unlabelled else labels)
         random = np.random.default_rng(len(name) + 1000 * self.seed)
         if name == "mask" or not (spec.shape or spec.memory_dtype.kind == "f"):
             return np.ones((ROWS, *spec.shape), spec.memory_dtype)

@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from pipeline.errors import ConfigError, CorruptError, DataError, FeatfoldError, MissingInputError
+from pipeline.store.columns import SUFFIXES, table_rows
 from pipeline.store.file_rows import FileRows
 from pipeline.store.shared import mapped_rows
 
@@ -70,7 +71,8 @@ def opened_array(given: Any, what: str) -> Any:
     """Return an array whose rows are read where it is sliced.
 
     ``given`` is the path of an npy file or of a zarr array; ``FILE.npz/NAME`` or ``STORE/NAME`` for
-    one of several in a file or store; or an array, which is returned as it is. Raises
+    one of several in a file or store; ``TABLE.csv/COLUMN`` (or tsv, parquet) for a column, with
+    ``*`` in its name for several; or an array, which is returned as it is. Raises
     :class:`MissingInputError` where there is nothing, :class:`ConfigError` where one of several
     must be named, :class:`DataError` for what holds no numbers; ``what`` names it in errors.
     """
@@ -86,12 +88,14 @@ def opened_array(given: Any, what: str) -> Any:
         return _npz(path, "", what)
     if path.parent.suffix == ".npz" and path.parent.is_file():
         return _npz(path.parent, path.name, what)
+    if path.parent.suffix in SUFFIXES and path.parent.is_file():
+        return table_rows(path.parent, path.name, what)
     if path.is_dir():
         return _zarr(str(path), what)
     there = "is no array that is known here" if path.exists() else "is not there"
     raise MissingInputError(
-        f"{what}: {path} {there}; expected an npy file, FILE.npz/NAME, a zarr array, or a folder "
-        "of PNG files"
+        f"{what}: {path} {there}; expected an npy file, FILE.npz/NAME, TABLE.csv/COLUMN, a zarr "
+        "array, or a folder of PNG files"
     )
 
 

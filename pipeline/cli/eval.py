@@ -1,0 +1,176 @@
+"""``featfold eval``: metrics of predictions that are there already, or of every past epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from pipeline.cli.options import common
+from pipeline.cli.terminal import Terminal
+from pipeline.errors import ConfigError, MissingInputError
+
+DEFAULTS = {
+    "multiclass": ("accuracy", "balanced_accuracy", "precision", "recall", "f1", "iou"),
+    "binary": ("accuracy", "precision", "recall", "specificity", "f1", "mcc"),
+    "multilabel": ("exact_match", "precision", "recall", "f1"),
+}
+EXAMPLES = """\b
+Examples:
+  featfold eval masks/predicted masks/truth --classes 21 --ignore 255
+  featfold eval predictions.npy labels.npy --classes 1000 -m accuracy -m kappa:weighting=quadratic
+  featfold eval run.csv/predicted run.csv/label --classes names.txt --out metrics
+"""
+
+
+@click.command(short_help="Measure predictions that are there already.", epilog=EXAMPLES)
+@click.argument("predictions")
+@click.argument("labels")
+@click.option(
+    "--classes",
+    metavar="N|FILE|NAMES",
+    required=True,
+    help="Their number, a file with a name on each line, or names with commas between them.",
+)
+@click.option(
+    "-m",
+    "--metric",
+    "wanted",
+    metavar="NAME[:OPTION=VALUE,...]",
+    multiple=True,
+    help="A metric, with options if need be; may be repeated. Default: those of the task.",
+)
+@click.option(
+    "--task",
+    type=click.Choice(list(DEFAULTS)),
+    default="multiclass",
+    show_default=True,
+    help="What a row holds: a class, 0 or 1, or 0 or 1 for each label.",
+)
+@click.option(
+    "--ignore",
+    metavar="CLASS",
+    type=int,
+    multiple=True,
+    help="A label that does not count, such as 255; may be repeated.",
+)
+@click.option(
+    "--threshold",
+    type=float,
+    default=0.5,
+    show_default=True,
+    help="Scores of at least this are positive.",
+)
+@click.option("--weights", metavar="ARRAY", help="A weight for each row.")
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write metrics.json and metrics.csv there.",
+)
+@click.option(
+    "--memory", metavar="SIZE", default="auto", help="Memory per worker: 512MiB, 8GB or auto."
+)
+@click.option("--workers", metavar="N", type=int, help="Number of workers.")
+@click.option(
+    "--cluster",
+    metavar="WHERE",
+    default="auto",
+    help="auto, threads, local, tcp://..., tls://... or FILE.json.",
+)
+@click.option("--cache", metavar="DIR", help="Where partials go.")
+@common
+def evaluate(
+    terminal: Terminal,
+    predictions: str,
+    labels: str,
+    classes: str,
+    wanted: Sequence[str],
+    task: str,
+    ignore: tuple[int, ...],
+    threshold: float,
+    weights: str | None,
+    out: Path | None,
+    **where: Any,
+) -> None:
+    """Measure PREDICTIONS against LABELS, exactly and in constant memory.
+
+    Each is an npy file, FILE.npz/NAME, TABLE.csv/COLUMN (or tsv, parquet), a zarr array, or a
+    folder of PNG masks, whose files go by the same names on both sides. Predictions are classes,
+    or scores of every class. Each byte is read once in each pass, and most metrics need one.
+    """
+    from pipeline.engine import Trace
+    from pipeline.measuring import measure
+    from pipeline.plan import human
+    from pipeline.report import measured
+    from pipeline.report.class_table import class_table
+
+    known, trace, started = classes_of(classes), Trace(), time.perf_counter()
+    shared = {"task": task, "ignore": ignore, "threshold": threshold}
+    if weights is not None:
+        shared["weights"] = "weights"
+    numbers = measure(
+        metrics_of(wanted or DEFAULTS[task], shared), predictions, labels, classes=known,
+        task=task, weights=weights, trace=trace, **where,
+    )  # fmt: skip
+    table = class_table(numbers, known)
+    if table.metrics:
+        terminal.show(table.text())
+    terminal.show(measured.overall(numbers, table))
+    seconds = time.perf_counter() - started
+    terminal.say(f"read {human(trace.read_nbytes)} in {seconds:.1f} s")
+    about = {"predictions": predictions, "labels": labels, "classes": known, "task": task,
+             "ignore": list(ignore)}  # fmt: skip
+    if out is not None:
+        terminal.say(f"numbers: {measured.write(out, about, numbers)}")
+    terminal.emit({**about, "metrics": measured.contents(numbers)})
+
+
+def classes_of(text: str) -> int | list[str]:
+    """Return the number of classes, or their names, of ``--classes``."""
+    if text.isdecimal():
+        return int(text)
+    if Path(text).is_file():
+        names = Path(text).read_text().splitlines()
+        return [name.strip() for name in names if name.strip()]
+    if "," in text:
+        return [name.strip() for name in text.split(",")]
+    raise MissingInputError(
+        f"--classes: {text} is neither a number nor a file; names have commas between them"
+    )
+
+
+def metrics_of(wanted: Sequence[str], shared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics of ``--metric`` by name: those with a mean of classes have each as well.
+
+    Their own options come before the ``shared`` ones.
+    """
+    from pipeline import metrics
+
+    made: dict[str, Any] = {}
+    for text in wanted:
+        name, _, given = text.partition(":")
+        fields = metrics.named(name).__dataclass_fields__
+        options = {key: entry for key, entry in shared.items() if key in fields} | _options(given)
+        metric = metrics.make(name, **options)
+        if "average" not in options and getattr(metric, "averages", ()) == ("macro",):
+            metric = metrics.make(name, **options, average=("macro", "none"))
+        key = text if name in made else name
+        if key in made:
+            raise ConfigError(f"--metric: {text} is there twice")
+        made[key] = metric
+    return made
+
+
+def _options(text: str) -> dict[str, Any]:
+    options = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ConfigError(f"--metric: {part!r}; expected OPTION=VALUE, as in fbeta:beta=2")
+        options[name.strip()] = yaml.safe_load(value)
+    return options

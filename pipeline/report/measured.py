@@ -1,0 +1,83 @@
+"""Files of what ``featfold eval`` measured: numbers, the table of classes, the confusion matrix."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table as RichTable
+
+from pipeline import files
+from pipeline.metrics import ConfusionTable
+from pipeline.procedure import Estimate
+from pipeline.report.class_table import ClassTable, percent
+
+NUMBERS = ("value", "lower", "upper", "exact")
+AVERAGED = "_classes_averaged"
+
+
+def contents(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return numbers as JSON holds them: undefined ones are null, with the reason."""
+    return {
+        key: _estimated(one) if isinstance(one, Estimate) else one.counts.tolist()
+        for key, one in numbers.items()
+        if isinstance(one, (Estimate, ConfusionTable))
+    }
+
+
+def overall(numbers: Mapping[str, Any], table: ClassTable) -> RichTable:
+    """Return the numbers that the table of classes does not have, for a terminal.
+
+    Means are in its last row; they are repeated where they leave classes out, with their number.
+    """
+    shown = RichTable(box=None, pad_edge=False, show_header=False)
+    shown.add_column("metric")
+    shown.add_column("value", justify="right")
+    shown.add_column("", style="dim")
+    in_table = {f"{metric}_{name}" for metric in table.metrics for name in table.classes}
+    for key, one in numbers.items():
+        if not isinstance(one, Estimate) or key in in_table or key.endswith(AVERAGED):
+            continue
+        stem = key.removesuffix("_mean")
+        averaged = float(numbers.get(stem + AVERAGED, len(table.classes)))
+        if key != stem and stem in table.metrics and averaged == len(table.classes):
+            continue
+        beside = f"mean of {averaged:.0f} of {len(table.classes)} classes" if key != stem else ""
+        bounds = "" if one.exact else f"{percent(one.lower)} to {percent(one.upper)}"
+        shown.add_row(key, percent(one.value), one.reason or bounds or beside)
+    return shown
+
+
+def write(directory: Path, about: Mapping[str, Any], numbers: Mapping[str, Any]) -> Path:
+    """Write ``metrics.json`` and ``metrics.csv`` into a directory; return the JSON's path."""
+    path = directory / "metrics.json"
+    content = json.dumps({**about, "metrics": contents(numbers)}, indent=1, allow_nan=False)
+    _write(path, content + "\n")
+    _write(directory / "metrics.csv", _csv(numbers))
+    return path
+
+
+def _write(path: Path, text: str) -> None:
+    content = text.encode()
+    files.write_whole(path, lambda file: file.write(content), len(content), "name another --out")
+
+
+def _estimated(one: Estimate) -> dict[str, Any]:
+    kept = {name: getattr(one, name) for name in NUMBERS}
+    if one.value != one.value:
+        kept |= dict.fromkeys(NUMBERS[:3])
+    return kept | ({"reason": one.reason} if one.reason else {})
+
+
+def _csv(numbers: Mapping[str, Any]) -> str:
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(("metric", *NUMBERS, "reason"))
+    for key, one in numbers.items():
+        if isinstance(one, Estimate):
+            rows.writerow((key, *(getattr(one, name) for name in NUMBERS), one.reason))
+    return text.getvalue()

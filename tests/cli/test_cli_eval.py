@@ -1,0 +1,169 @@
+"""``featfold eval``: numbers of predictions in files of every kind, and what it refuses."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from PIL import Image
+from sklearn import metrics as sk
+
+K = 4
+RNG = np.random.default_rng(3)
+TRUTH = RNG.integers(0, K, (40, 12, 9)).astype(np.uint8)
+PREDICTED = np.where(RNG.random(TRUTH.shape) < 0.7, TRUTH, RNG.integers(0, K, TRUTH.shape))
+PREDICTED = PREDICTED.astype(np.uint8)
+VOID = TRUTH.copy()
+VOID[:, :2] = 255
+
+
+@pytest.fixture
+def masks(tmp_path):
+    np.save(tmp_path / "truth.npy", VOID)
+    np.save(tmp_path / "predicted.npy", PREDICTED)
+    return tmp_path
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A CSV and a Parquet file of labels, classes and scores, and the scores."""
+    scores = RNG.normal(size=(300, 3))
+    columns = {"label": RNG.integers(0, 3, 300), "predicted": scores.argmax(1)}
+    columns |= {f"s_{c}": scores[:, c] for c in range(3)}
+    pyarrow.parquet.write_table(pa.table(columns), tmp_path / "t.parquet", row_group_size=70)
+    with (tmp_path / "t.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(columns)
+        rows.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    return tmp_path, columns
+
+
+def measured(cli, *arguments):
+    code, out, err = cli("eval", *arguments, "--json")
+    assert code == 0, err
+    return {key: one["value"] for key, one in json.loads(out)["metrics"].items()}
+
+
+def test_masks_are_measured_without_what_is_ignored(cli, masks):
+    found = measured(
+        cli, masks / "predicted.npy", masks / "truth.npy", "--classes", K, "--ignore", 255
+    )
+    y, p = TRUTH[:, 2:].reshape(-1), PREDICTED[:, 2:].reshape(-1)
+    assert found["accuracy"] == sk.accuracy_score(y, p)
+    assert found["iou_mean"] == pytest.approx(sk.jaccard_score(y, p, average="macro"), rel=1e-14)
+    for c, value in enumerate(sk.jaccard_score(y, p, average=None)):
+        assert found[f"iou_{c}"] == pytest.approx(value, rel=1e-14)
+
+
+def test_folders_of_png_files_give_the_numbers_of_arrays(cli, masks):
+    for name, arrays in (("p", PREDICTED), ("y", VOID)):
+        (masks / name).mkdir()
+        for row, mask in enumerate(arrays):
+            Image.fromarray(mask).save(masks / name / f"{row:03}.png")
+    options = ("--classes", "a,b,c,d", "--ignore", 255, "-m", "iou", "-m", "mcc")
+    arrays = measured(cli, masks / "predicted.npy", masks / "truth.npy", *options)
+    assert measured(cli, masks / "p", masks / "y", *options) == arrays
+    assert set(arrays) == {
+        *("iou_a", "iou_b", "iou_c", "iou_d", "iou_mean", "iou_classes_averaged", "mcc")
+    }
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_of_tables_are_measured(cli, table, kind):
+    folder, columns = table
+    path = folder / f"t.{kind}"
+    found = measured(
+        cli, path / "predicted", path / "label", "--classes", 3, "-m", "accuracy", "-m", "kappa"
+    )
+    assert found["accuracy"] == sk.accuracy_score(columns["label"], columns["predicted"])
+    kappa = sk.cohen_kappa_score(columns["label"], columns["predicted"])
+    assert found["kappa"] == pytest.approx(kappa, rel=1e-13)
+    scores = np.stack([columns[f"s_{c}"] for c in range(3)], axis=1)
+    found = measured(
+        cli, path / "s_*", path / "label", "--classes", 3, "-m", "top_k_accuracy:top_k=2"
+    )
+    expected = sk.top_k_accuracy_score(columns["label"], scores, k=2)
+    assert next(iter(found.values())) == pytest.approx(expected, rel=1e-14)
+
+
+def test_binary_scores_have_numbers_of_thresholds_and_of_ranks(cli, tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 500)
+    s = (y + rng.normal(size=500)).astype(np.float32)
+    np.save(tmp_path / "y.npy", y)
+    np.save(tmp_path / "s.npy", s)
+    found = measured(
+        cli, tmp_path / "s.npy", tmp_path / "y.npy", "--classes", 2, "--task", "binary",
+        "--threshold", 0.6, "-m", "precision", "-m", "auroc",
+    )  # fmt: skip
+    assert found["precision"] == pytest.approx(sk.precision_score(y, s >= np.float32(0.6)))
+    assert found["auroc"] == pytest.approx(sk.roc_auc_score(y, s), rel=1e-14)
+
+
+def test_files_of_numbers_hold_what_was_printed(cli, masks):
+    code, out, err = cli(
+        "eval", masks / "predicted.npy", masks / "truth.npy", "--classes", "road,car,sky,tree",
+        "--ignore", 255, "--out", masks / "out", "-m", "iou", "-m", "f1:absent=zero",
+        "-m", "confusion_matrix",
+    )  # fmt: skip
+    assert code == 0, err
+    words = out.split()
+    assert words[:3] == ["class", "iou", "f1"]
+    assert "road" in words
+    results = json.loads((masks / "out/metrics.json").read_text())
+    assert results["classes"] == ["road", "car", "sky", "tree"]
+    assert np.sum(results["metrics"]["confusion_matrix"]) == 40 * 10 * 9
+    with (masks / "out/metrics.csv").open(newline="") as file:
+        rows = {row["metric"]: row for row in csv.DictReader(file)}
+    shown = 100 * float(rows["iou_road"]["value"])
+    assert results["metrics"]["iou_road"]["value"] == float(rows["iou_road"]["value"])
+    assert f"{shown:.1f}" in words
+    assert str(masks / "out/metrics.json") in err
+
+
+def test_a_class_that_never_occurs_is_null_with_its_reason(cli, tmp_path):
+    np.save(tmp_path / "y.npy", np.array([0, 1, 1]))
+    np.save(tmp_path / "p.npy", np.array([0, 1, 0]))
+    arguments = ("eval", tmp_path / "p.npy", tmp_path / "y.npy", "--classes", 3, "-m", "recall")
+    code, out, _ = cli(*arguments, "--json")
+    recall = json.loads(out)["metrics"]["recall_2"]
+    assert (code, recall["value"]) == (0, None)
+    assert "class 2" in recall["reason"]
+    code, out, _ = cli(*arguments)
+    assert "mean of 2 of 3 classes" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("{d}/predicted.npy", "{d}/truth.npy", "--classes", "4"), 4, ["255", "ignore"]),
+        (("{d}/predicted.npy", "{d}/truth.npy", "--classes", "3", "--ignore", "255"), 4,
+         ["outside 0 to 2"]),
+        (("{d}/gone.npy", "{d}/truth.npy", "--classes", "4"), 4, ["gone.npy", "not there"]),
+        (("{d}/predicted.npy", "{d}/truth.npy", "--classes", "four"), 4, ["neither"]),
+        (("{d}/predicted.npy", "{d}/truth.npy", "--classes", "a,a"), 2, ["two are called"]),
+        (("{d}/predicted.npy", "{d}/truth.npy", "--classes", "4", "-m", "iuo"), 2, ["'iou'"]),
+        (("{d}/predicted.npy", "{d}/truth.npy", "--classes", "4", "-m", "iou:averages=micro"), 2,
+         ["average"]),
+        (("{d}/predicted.npy", "{d}/truth.npy", "--classes", "4", "-m", "iou:micro"), 2,
+         ["OPTION=VALUE"]),
+        (("{d}/predicted.npy", "{d}/truth.npy", "--classes", "4", "-m", "iou", "-m", "iou"), 2,
+         ["twice"]),
+        (("{d}/t.csv/label", "{d}/t.csv/truth", "--classes", "4"), 2, ["no column 'truth'"]),
+        (("{d}/t.csv/name", "{d}/t.csv/label", "--classes", "4"), 4, ["name", "numbers"]),
+        (("{d}/holes.csv/a", "{d}/holes.csv/b", "--classes", "4"), 4, ["lacks 1"]),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_measured_ends_with_its_code_and_one_line(
+    cli, masks, arguments, code, words
+):
+    (masks / "t.csv").write_text("label,name\n0,cat\n1,dog\n")
+    (masks / "holes.csv").write_text("a,b\n0,1\n,0\n")
+    ended, out, err = cli("eval", *(text.format(d=masks) for text in arguments))
+    assert ended == code, err
+    assert out == ""
+    assert "Traceback" not in err
+    for word in words:
+        assert word in err
