@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.chunk import Schema, Split
+from pipeline.content import replaced
 from pipeline.detectors import Chosen, overrides, plain
 from pipeline.engine import Job, Trace, Turns
 from pipeline.errors import CorruptError, DataError, UnknownNameError
@@ -50,6 +51,8 @@ class FittedDetector:
     """The sweep that it is a member of."""
     choice: Mapping[str, Any] | None = None
     """How it was chosen of its sweep: the metric, the splits, and the value of each member."""
+    equal: str = ""
+    """Which options change nothing, where another member of its sweep has the same scores."""
 
     def __call__(self, data: Any, **options: Any) -> np.ndarray[Any, Any]:
         """Return float64 scores (n,), or (n, t) of token detectors; higher is more OOD."""
@@ -94,6 +97,7 @@ class FittedDetector:
             *(chosen if self.preset else ()),
             *(fitted_on if self.fit_split else ()),
             *(self._choice() if self.choice else ()),
+            *((self.equal,) if self.equal else ()),
             *getattr(self.scorer, "notes", ()),
             *(kept if self.pinned else ()),
         )
@@ -213,6 +217,25 @@ def _source(split: Split) -> dict[str, str]:
     return {key: str(attributes[key]) for key in SOURCE if key in attributes}
 
 
+def _equal_ones(
+    members: Mapping[str, FittedDetector],
+) -> Iterator[tuple[str, FittedDetector, str]]:
+    """Yield every member with a note where one of its sweep before it scores alike."""
+    seen: dict[tuple[str, Any], FittedDetector] = {}
+    for name, fit in members.items():
+        notes = {"notes": ()} if hasattr(fit.scorer, "notes") else {}
+        first = fit
+        if fit.sweep:
+            first = seen.setdefault((fit.sweep, replaced(fit.scorer, **notes)), fit)
+        differing = [
+            field.name
+            for field in dataclasses.fields(fit.detector)  # type: ignore[arg-type]
+            if getattr(fit.detector, field.name) != getattr(first.detector, field.name)
+        ]
+        what = f"{' and '.join(differing)} changes nothing here: the scores are those of {first.id}"
+        yield name, fit, what if differing else ""
+
+
 def members_of(
     chosen: Mapping[str, Detector],
     prepared: Mapping[str, Job],
@@ -235,4 +258,5 @@ def members_of(
         for name, made in chosen.items()
     }
     passes, nbytes = len(trace.passes), trace.read_nbytes
+    members = {name: replace(fit, equal=same) for name, fit, same in _equal_ones(members)}
     return Fitted(members, outcomes.get(HEAD), passes, nbytes, trace.turns)

@@ -88,6 +88,11 @@ def check_regularisation(how: str, ridge: float, known: tuple[str, ...] = COVARI
         raise ConfigError(f"ridge: {ridge!r}; expected a finite number above 0, such as 1e-6")
 
 
+def unused_ridge(how: str) -> dict[str, str]:
+    """Return the option ``ridge`` with why it changes nothing, where it does not."""
+    return {"ridge": f"covariance: {how}"} if how == "pinvh" else {}
+
+
 def whiten(
     covariance: Host,
     how: str = "ridge",

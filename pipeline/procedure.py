@@ -41,6 +41,11 @@ def check_image(image: str) -> None:
         raise ConfigError(f"image: {image!r} is unknown; choose {', '.join(IMAGE_SCORES)}")
 
 
+def unused_image(pool: str) -> dict[str, str]:
+    """Return the option ``image`` with why it changes nothing, where tokens are not scored."""
+    return {} if pool == "tokens" else {"image": f"pool: {pool}"}
+
+
 @value
 class On:
     """A statistic over another split than the one that is fitted on: ``val`` or ``val_ood``."""

@@ -61,8 +61,10 @@ def members(entry: Mapping[str, Any]) -> dict[str, Any]:
 def identified(given: Any, made: list[tuple[Any, dict[str, Any]]]) -> dict[str, Any]:
     """Return detectors by id; members of a sweep carry its name, and their options in their id.
 
-    Raises :class:`ConfigError` where two members are the same.
+    Raises :class:`ConfigError` where two members are the same, or differ in an option alone that
+    another one makes useless.
     """
+    _refuse_unused(made)
     if len(made) == 1 and not made[0][1]:
         return {given or detectors.default_id(made[0][0]): made[0][0]}
     base = given or detectors.name_of(made[0][0])
@@ -70,6 +72,16 @@ def identified(given: Any, made: list[tuple[Any, dict[str, Any]]]) -> dict[str, 
     if len(found) < len(made):
         raise ConfigError(f"a sweep of {base} holds one value twice: {', '.join(found)}")
     return found
+
+
+def _refuse_unused(made: list[tuple[Any, dict[str, Any]]]) -> None:
+    for detector, chosen in made:
+        for option, setting in detectors.unused(detector).items():
+            if option in chosen:
+                raise ConfigError(
+                    f"{option}: a sweep over it gives equal members, since it changes nothing with "
+                    f"{setting}; leave one of them out"
+                )
 
 
 def _id(given: Any, detector: Any, chosen: Mapping[str, Any]) -> str:

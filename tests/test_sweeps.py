@@ -1,5 +1,6 @@
 """Sweeps: lists as options, what they share, and the choice of one member on validation rows."""
 
+import dataclasses
 import json
 import re
 
@@ -8,7 +9,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 import pipeline as ff
-from pipeline import config, job, shapes
+from pipeline import config, detectors, job, shapes
 from pipeline.api import Fitted
 from pipeline.chunk import ArraySpec
 from pipeline.detectors import Chosen
@@ -289,3 +290,70 @@ def test_an_undefined_metric_chooses_nothing(fitted):
     infinite = ArraySplit(np.full((5, D), np.nan, "f4"), name="ood/val", classes=K)
     with pytest.raises(DataError, match="not finite"):
         ff.select(fitted, draw(20, 1)[0], infinite)
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        (
+            {"name": "mahalanobis", "preset": "openood-1.5", "ridge": RIDGES},
+            "ridge: .* changes nothing with covariance: pinvh of preset openood-1.5",
+        ),
+        ({"name": "pnml", "covariance": "pinvh", "ridge": RIDGES}, "with covariance: pinvh;"),
+        ({"name": "knn", "k": [1, 2], "image": ["max", "mean"]}, "image: .* with pool: mean;"),
+        ({"name": "kpca", "gamma": [1, 2]}, "gamma: .* with kernel: cosine;"),
+        ({"name": "cadref", "decoupled": False, "confidence": ["msp", "energy"]}, "confidence: "),
+    ],
+)
+def test_a_sweep_of_an_option_that_changes_nothing_is_refused(entry, says):
+    with pytest.raises(ConfigError, match=says):
+        detectors_by_id(entry)
+
+
+def test_a_job_with_such_a_sweep_is_refused_where_the_option_is_written(store):
+    swept = (
+        "[{name: gen, gamma: [0.1, 0.2]}, {name: mahalanobis, covariance: pinvh, ridge: [1, 2]}]"
+    )
+    path = store.parent / "useless.yaml"
+    path.write_text(f"name: useless\nstore: {store}\ndetectors: {swept}\n")
+    with pytest.raises(ConfigError, match=r"detectors\[1\]\.ridge.*covariance: pinvh"):
+        config.load(path)
+
+
+VALUES = {
+    "ridge": (0.1, 1.0), "image": ("mean", "top1"), "gamma": (0.3, 0.7), "seed": (1, 2),
+    "fourier": (16, 32), "confidence": ("msp", "energy"), "scale": (1.0, 2.0), "k": (1, 3),
+    "temperature": (1.0, 2.0), "percentile": (60.0, 80.0), "alpha": (1, 2), "tail": (3, 5),
+    "power": (1.0, 2.0), "threshold": (0.01, 0.2), "epsilon": (0.01, 0.1), "tau": (1.0, 2.0),
+    "euclid_weight": (0.2, 0.8), "rows": ("all", "correct"), "normalize": (0.0, 1.0),
+    "reduce": ("sum", "mean"), "squared": (False, True), "low": (5.0, 20.0), "high": (85.0, 95.0),
+    "components": (2, 3), "dim": (2, 3), "p": (0.5, 0.9), "bins": (20, 40),
+}  # fmt: skip
+"""Two values of options; of those with the same name in several detectors, legal ones in all."""
+
+
+@pytest.mark.parametrize("name", detectors.names())
+def test_an_option_changes_scores_or_is_said_to_change_nothing(name):
+    """Of every preset: no sweep gives equal members without an error or a note."""
+    x, y = draw(200, 0)
+    tokens, others = (np.stack([z, z + 0.1 * z[::-1]], axis=1) for z in (x, draw(60, 1)[0]))
+    cls = detectors.load(name)
+    needed = {"weighted_energy": {"weights": (1.0,) * K}, "ash": {"variant": "b"}}.get(name, {})
+    if name == "ensemble":
+        needed = {"detectors": ("mahalanobis", "energy")}
+    for preset in ("", *detectors.presets_of(cls)):
+        base = {**needed, "name": name}
+        if preset:
+            base |= {"preset": preset, "fit_split": "train"}
+        for option in sorted(VALUES.keys() & {field.name for field in dataclasses.fields(cls)}):
+            entry = {**base, option: list(VALUES[option])}
+            try:
+                fitted = ff.fit(entry, (tokens, y), head="lda", workers=1)
+            except (ConfigError, DataError) as error:
+                if option not in str(error):  # no such value, or it changes nothing
+                    raise
+                continue
+            one, two = ff.score(fitted, others, per_image=True, workers=1).values()
+            *_, last = fitted.values()
+            said = f"{option} changes nothing here: the scores are those of {next(iter(fitted))}"
+            assert np.array_equal(one, two) == (said in last.notes), (entry, last.notes)

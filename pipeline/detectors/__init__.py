@@ -145,6 +145,20 @@ def overrides(detector: Any, preset: str, fit_split: str = "") -> dict[str, Any]
     return split | differing
 
 
+def unused(detector: Any) -> dict[str, str]:
+    """Return the options that change nothing, each with the setting of another that makes it so.
+
+    Detectors name them in a property ``unused``, if they have any.
+    """
+    chosen, found = plain(detector), {}
+    preset = presets_of(type(chosen)).get(getattr(detector, "preset", ""), {})
+    for option, setting in getattr(chosen, "unused", {}).items():
+        name = setting.partition(":")[0]
+        of_preset = name in preset and preset[name] == getattr(chosen, name)
+        found[option] = f"{setting} of preset {detector.preset}" if of_preset else setting
+    return found
+
+
 def plain(detector: Any) -> Any:
     """Return the detector itself, whatever it was chosen with."""
     return detector.detector if isinstance(detector, Chosen) else detector

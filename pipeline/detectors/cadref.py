@@ -64,6 +64,10 @@ class CADRef:
                 f"confidence: {self.confidence!r} is unknown; choose {', '.join(CONFIDENCES)}"
             )
 
+    @property
+    def unused(self) -> dict[str, str]:
+        return {} if self.decoupled else {"confidence": "decoupled: false"}
+
     def passes(self, schema: Schema) -> Passes[CADRefScorer | CARefScorer]:
         if self.decoupled:
             refuse_without_weights(self.head, "cadref")

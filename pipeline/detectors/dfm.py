@@ -11,7 +11,7 @@ import numpy as np
 from pipeline.chunk import Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError
-from pipeline.procedure import Passes, check_image
+from pipeline.procedure import Passes, check_image, unused_image
 from pipeline.statistics import ClassMoments, Moments
 from pipeline.subspace import (
     DistanceScorer,
@@ -72,6 +72,10 @@ class DFM:
         object.__setattr__(self, "components", as_components(self.components))
         check_image(self.image)
         self._moments()
+
+    @property
+    def unused(self) -> dict[str, str]:
+        return unused_image(self.pool)
 
     def _moments(self) -> ClassMoments:
         return ClassMoments(of=features(self.pool, self.field), precision=self.precision)

@@ -11,7 +11,7 @@ from pipeline.bank import Bank, Nearest, check_max_bank, reference_bank, too_few
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
-from pipeline.procedure import Passes, check_image
+from pipeline.procedure import Passes, check_image, unused_image
 from pipeline.views import View, features
 from pipeline.views.entries import Entries
 
@@ -61,6 +61,10 @@ class KNN:
         check_max_bank(self.max_bank)
         if self.k < 1:
             raise ConfigError(f"k: {self.k}; expected at least 1 neighbour")
+
+    @property
+    def unused(self) -> dict[str, str]:
+        return unused_image(self.pool)
 
     def passes(self, schema: Schema) -> Passes[KNNScorer]:
         of = features(self.pool, self.field)

@@ -24,6 +24,8 @@ __all__ = ["KPCA"]
 
 KERNELS = {"cosine": 0.85, "cosine-gaussian": 0.8}
 """Kernels, and the share of the variance that their components hold by default."""
+OF_GAUSSIAN = ("gamma", "fourier", "seed")
+"""Options of the other kernel alone."""
 FOURIER_PER_FEATURE, FOURIER_LIMIT = 4, 4096
 
 
@@ -77,6 +79,11 @@ class KPCA:
             raise ConfigError(f"seed: {self.seed}; expected an integer from 0 on")
         if self.components is not None:
             object.__setattr__(self, "components", as_components(self.components))
+
+    @property
+    def unused(self) -> dict[str, str]:
+        setting = f"kernel: {self.kernel}"
+        return dict.fromkeys(OF_GAUSSIAN, setting) if self.kernel == "cosine" else {}
 
     def passes(self, schema: Schema) -> Passes[DistanceScorer]:
         statistic = self._statistic(schema)

@@ -10,8 +10,8 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError
-from pipeline.linalg import check_regularisation, nearest_squared, whiten
-from pipeline.procedure import Passes, check_image
+from pipeline.linalg import check_regularisation, nearest_squared, unused_ridge, whiten
+from pipeline.procedure import Passes, check_image, unused_image
 from pipeline.statistics import ClassMoments, Moments
 from pipeline.views import Projected, View, features, normalized
 
@@ -73,6 +73,10 @@ class Mahalanobis:
         if not 0 < self.scale < math.inf:
             raise ConfigError(f"scale: {self.scale!r}; expected a finite number above 0, such as 1")
         self._moments()
+
+    @property
+    def unused(self) -> dict[str, str]:
+        return unused_ridge(self.covariance) | unused_image(self.pool)
 
     def _moments(self) -> ClassMoments:
         of = normalized(features(self.pool, self.field), self.normalize)

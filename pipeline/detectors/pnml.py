@@ -19,7 +19,7 @@ from pipeline.heads import (
     beside_head,
     refuse_other_features,
 )
-from pipeline.linalg import check_regularisation, whiten
+from pipeline.linalg import check_regularisation, unused_ridge, whiten
 from pipeline.procedure import Passes
 from pipeline.statistics import ClassMoments, Moments
 from pipeline.subspace import moment_about
@@ -79,6 +79,10 @@ class PNML:
         check_regularisation(self.covariance, self.ridge, REGULARISATIONS)
         if not 0 <= self.clamp < 0.5:
             raise ConfigError(f"clamp: {self.clamp!r}; expected 0 (none) or more, below 0.5")
+
+    @property
+    def unused(self) -> dict[str, str]:
+        return unused_ridge(self.covariance)
 
     def passes(self, schema: Schema) -> Passes[PNMLScorer]:
         if schema.classes < 2:

@@ -9,8 +9,14 @@ from typing import Any, ClassVar
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
-from pipeline.linalg import check_regularisation, nearest_squared, squared_norms, whiten
-from pipeline.procedure import Passes, check_image
+from pipeline.linalg import (
+    check_regularisation,
+    nearest_squared,
+    squared_norms,
+    unused_ridge,
+    whiten,
+)
+from pipeline.procedure import Passes, check_image, unused_image
 from pipeline.statistics import ClassMoments, Moments
 from pipeline.views import Projected, View, features, normalized
 
@@ -60,6 +66,10 @@ class RelativeMahalanobis:
         check_regularisation(self.covariance, self.ridge)
         check_image(self.image)
         self._moments()
+
+    @property
+    def unused(self) -> dict[str, str]:
+        return unused_ridge(self.covariance) | unused_image(self.pool)
 
     def _moments(self) -> ClassMoments:
         of = normalized(features(self.pool, self.field), self.normalize)

@@ -11,7 +11,7 @@ from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
-from pipeline.linalg import check_regularisation, squared_norms, whiten
+from pipeline.linalg import check_regularisation, squared_norms, unused_ridge, whiten
 from pipeline.procedure import Passes, check_image
 from pipeline.statistics import Moments, TiedMoments
 from pipeline.views import TokenMask, Tokens, View
@@ -52,6 +52,10 @@ class TiedPositions:
         check_image(self.image)
         check_regularisation(self.covariance, self.ridge)
         self._moments()
+
+    @property
+    def unused(self) -> dict[str, str]:
+        return unused_ridge(self.covariance)
 
     def _moments(self) -> TiedMoments:
         return TiedMoments(of=Tokens(self.field), precision=self.precision)
