@@ -57,6 +57,8 @@ class Arrays(NamedTuple):
     test: np.ndarray
     weight: np.ndarray
     bias: np.ndarray
+    tokens: tuple[np.ndarray, np.ndarray] | None = None
+    """What the features were pooled from, (n, t, d) of the fit and of the test, if known."""
 
     @property
     def head(self) -> LinearHead:
@@ -77,18 +79,26 @@ class Tensors:
             self.linear.weight.copy_(self.weight)
             self.linear.bias.copy_(self.bias)
         self.logits, self.test_logits = self.head(self.z), self.head(self.test)
+        self.arrays = arrays
 
     def head(self, z: torch.Tensor) -> torch.Tensor:
         return z.flatten(1) @ self.weight.T + self.bias
 
     @property
     def maps(self) -> torch.Tensor:
-        """Features as maps of one position, which pooling leaves as they are."""
+        """Features as maps (n, d, 1, 1) of one position, which pooling leaves as they are."""
         return self.z[:, :, None, None]
 
     @property
     def test_maps(self) -> torch.Tensor:
         return self.test[:, :, None, None]
+
+    @property
+    def unpooled_maps(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Maps (n, d, t, 1) of the fit and of the test that are still to be pooled."""
+        made = (torch.tensor(x, dtype=self.z.dtype) for x in tokens_of(self.arrays))
+        fit, test = (tokens.mT[..., None].contiguous() for tokens in made)
+        return fit, test
 
 
 Call = Callable[[Tensors], Any]
@@ -114,12 +124,25 @@ def on_features(name: str, *extra: Callable[[Tensors], Any]) -> Call:
     return call
 
 
-def on_maps(name: str, **options: Any) -> Call:
+def on_maps(name: str) -> Call:
     def call(t: Tensors) -> Any:
-        made = peer(name)(None, t.head, **options)
+        made = peer(name)(None, t.head)
         if made.requires_fit:
             made.fit_feature_maps(t.maps, t.labels)
         return made.predict_feature_maps(t.test_maps)
+
+    return call
+
+
+def before_pooling(name: str) -> Call:
+    """Return the call of a detector of maps by those that are still to be pooled."""
+
+    def call(t: Tensors) -> Any:
+        made = peer(name)(None, lambda maps: t.head(maps.mean(dim=(2, 3))))
+        fit, test = t.unpooled_maps
+        if made.requires_fit:
+            made.fit_feature_maps(fit, t.labels)
+        return made.predict_feature_maps(test)
 
     return call
 
@@ -163,15 +186,16 @@ def temperature(t: Tensors) -> Any:
         return on_logits("TemperatureScaling")(t)
 
 
-def tokens_of(x: Any) -> Any:
-    """Return four tokens (n, 4, d) made of features (n, d): the same ones, each further along."""
-    library = torch if isinstance(x, torch.Tensor) else np
-    return library.stack([library.roll(x, 3 * place, 1) for place in range(4)], 1)
+def tokens_of(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Return tokens of the fit and of the test.
 
+    Where there are none, four (n, 4, d) made of features (n, d): the same ones, each further along.
+    """
 
-def rankfeat(t: Tensors) -> Any:
-    made = peer("RankFeat")(None, lambda maps: t.head(maps.mean(dim=(2, 3))))
-    return made.predict_feature_maps(tokens_of(t.test).mT[..., None])
+    def made(x: np.ndarray) -> np.ndarray:
+        return np.stack([np.roll(x, 3 * place, 1) for place in range(4)], 1)
+
+    return arrays.tokens or (made(arrays.z), made(arrays.test))
 
 
 def linear(t: Tensors) -> Any:
@@ -218,7 +242,7 @@ PEERS: dict[str, Call] = {
     "knn": on_features("KNN"),
     "nnguide": on_features("NNGuide", lambda t: t.head),
     "nac": nac,
-    "rankfeat": rankfeat,
+    "rankfeat": before_pooling("RankFeat"),
 }
 """How the peer of each detector is fitted and asked."""
 
@@ -229,8 +253,11 @@ OPTIONS: dict[str, Callable[[Arrays], dict[str, Any]]] = {
 }
 """What pytorch-ood asks of whoever uses it: it has no default for these."""
 
-TAKES: dict[str, Callable[[Any], Any]] = {"rankfeat": tokens_of}
-"""What a detector takes instead of pooled features, made of them."""
+UNTOUCHED = {**PEERS, "temperature": on_logits("TemperatureScaling")}
+"""The same, of the peer as it is: its L-BFGS stops after 50 steps."""
+
+TAKES = {"rankfeat": tokens_of}
+"""What a detector takes instead of pooled features, of the fit and of the test."""
 
 HEADS: dict[str, Callable[[Arrays], LinearHead]] = {
     "mcm": lambda a: LinearHead(Const(a.weight), Const(np.zeros(len(a.weight)))),
@@ -269,12 +296,17 @@ def running_in(dtype: torch.dtype):
             torch.set_default_dtype(torch.float32)
 
 
+def asked(call: Call, arrays: Arrays, dtype: torch.dtype) -> np.ndarray:
+    """Return the scores of a peer that runs in ``dtype``."""
+    pytorch_ood("detector")
+    with running_in(dtype):
+        return call(Tensors(arrays)).detach().numpy().astype("f8")
+
+
 def theirs(name: str, arrays: Arrays) -> np.ndarray:
     """Return the scores of pytorch-ood, plus the constant that ours differ by."""
-    pytorch_ood("detector")
-    with running_in(torch.float64 if name in IN_FLOAT64 else torch.float32):
-        scores = PEERS[name](Tensors(arrays)).detach().numpy().astype("f8")
-    return scores + OFFSETS.get(name, (0.0, ""))[0]
+    dtype = torch.float64 if name in IN_FLOAT64 else torch.float32
+    return asked(PEERS[name], arrays, dtype) + OFFSETS.get(name, (0.0, ""))[0]
 
 
 def ours(name: str, arrays: Arrays) -> np.ndarray:
@@ -282,6 +314,6 @@ def ours(name: str, arrays: Arrays) -> np.ndarray:
     options = OPTIONS[name](arrays) if name in OPTIONS else {}
     made = detectors.make(name, preset=PRESET, **options)
     head = HEADS[name](arrays) if name in HEADS else arrays.head
-    taken = TAKES.get(name, lambda x: x)
-    fitted = ff.fit({"it": made}, (taken(arrays.z), arrays.labels), head=head, cluster="threads")
-    return fitted["it"](taken(arrays.test))
+    fit, test = TAKES.get(name, lambda a: (a.z, a.test))(arrays)
+    fitted = ff.fit({"it": made}, (fit, arrays.labels), head=head, cluster="threads")
+    return fitted["it"](test)

@@ -38,7 +38,10 @@ def arrays() -> Arrays:
     weight /= 3
     bias = 0.3 * random.standard_normal(K) - weight @ centres.mean(axis=0)
     found = Arrays(z, labels, test, weight, bias)
-    return Arrays(*(a if a is labels else a.astype("f4").astype("f8") for a in found))
+    return found._replace(
+        **{name: getattr(found, name).astype("f4").astype("f8")
+           for name in ("z", "test", "weight", "bias")}
+    )  # fmt: skip
 
 
 DEFAULTS_DIFFER = {
