@@ -241,6 +241,8 @@ class Planned:
                 "partials_nbytes": left.partials_nbytes,
                 "copies_nbytes": left.copies_nbytes,
                 "outputs_nbytes": left.outputs_nbytes,
+                "groups": left.groups,
+                "banks_nbytes": left.banks_nbytes,
                 "projected_nbytes": projection.nbytes,
                 "parts": {part.name: part.nbytes for part in projection.parts},
                 "seconds_expected": span and [span.least_seconds, span.most_seconds],

@@ -81,18 +81,18 @@ def _bank_of_table(table: RowTable, schema: Schema, view: Entries, counted: int)
     width = view.shape(schema)[-1]
     paths = [part for part in table.parts if isinstance(part, Path)]
     if len(paths) == len(table.parts):
-        files, sizes = zip(*map(_bank_file, paths), strict=True)
-        if sum(sizes) > BANK_LIMIT_NBYTES:
+        files = tuple(map(_bank_file, paths))
+        if sum(file.nbytes for file in files) > BANK_LIMIT_NBYTES:
             return Bank(schema.split, view, counted, width, files=files)
     entries = np.concatenate([finite_entries(part, width) for part in table])
     return Bank(schema.split, view, len(entries), width, Const(entries))
 
 
-def _bank_file(path: Path) -> tuple[BankFile, int]:
-    """Return the file of a block, and the bytes of its rows."""
+def _bank_file(path: Path) -> BankFile:
+    """Return the file of a block."""
     with opened_rows(path) as stored:
         nbytes = stored.dtype.itemsize * math.prod(stored.shape)
-        return BankFile(str(path.absolute()), stored.checksum, stored.shape[0]), nbytes
+        return BankFile(str(path.absolute()), stored.checksum, stored.shape[0], nbytes)
 
 
 def _as_large_as_it_will_be(
@@ -105,7 +105,7 @@ def _as_large_as_it_will_be(
         return replaced(bank, entries=entries)
     nbytes = entries * bank.width * bank.held.dtype.itemsize
     if max_bank is None and nbytes > BANK_LIMIT_NBYTES:  # it will be read from files
-        return replaced(bank, entries=entries)
+        return replaced(bank, entries=entries, files=(BankFile("", 0, schema.rows, nbytes),))
     return replaced(bank, entries=entries, held=Const.repeated(bank.held.array[0], entries))
 
 

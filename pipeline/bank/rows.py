@@ -36,6 +36,8 @@ class BankFile:
     checksum: int
     """CRC-32 of the rows and their head."""
     rows: int
+    nbytes: int
+    """Bytes of the rows, those that do not count among them."""
 
 
 @value
@@ -44,7 +46,8 @@ class Bank:
 
     Up to ``BANK_LIMIT_NBYTES`` they are ``held``, and saved with the scorer. Above, ``files`` name
     the tables that hold them: a file that is gone or was changed is an error, never another
-    neighbour. Rows of files that are not finite do not count.
+    neighbour. Rows of files that are not finite do not count. The bank of a plan has both: the file
+    that will be, and a few made-up entries for all.
     """
 
     split: str
@@ -59,6 +62,11 @@ class Bank:
         """Entries of a tile; the last one may have fewer."""
         least, most = TILE_LIMITS
         return max(least, min(most, BANK_TILE_NBYTES // (8 * self.width)))
+
+    @property
+    def files_nbytes(self) -> int:
+        """Bytes that are read whenever the entries are, where they are in files."""
+        return sum(file.nbytes for file in self.files)
 
     @property
     def reading_nbytes(self) -> int:

@@ -40,12 +40,15 @@ def _pending(pass_: Pass, settings: Settings, partials: Partials) -> Pending:
     for work in pass_.works:
         schedule = Schedule(work, partials, settings.thin, settings.part)
         folds = schedule.folds
+        searched = [schedule.banks_read(step, settings.shrink) for step in folds]
         left = Pending(
             left.blocks + sum(len(step.blocks) for step in folds),
             left.read_nbytes + sum(schedule.step_nbytes(step) for step in folds),
             left.partials_nbytes + schedule.partials_nbytes,
             left.copies_nbytes + sum(schedule.tables_nbytes(s, wanted=False) for s in folds),
             left.outputs_nbytes + sum(schedule.tables_nbytes(s, wanted=True) for s in folds),
+            left.groups + sum(groups for groups, _ in searched),
+            left.banks_nbytes + sum(nbytes for _, nbytes in searched),
         )
         if isinstance(partials, _Expected):
             partials.expect(schedule)

@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 from pipeline.chunk import Block, Split
-from pipeline.fold import AnyStatistic
+from pipeline.fold import AnyStatistic, group_of
 from pipeline.partials import FAN_IN, Partials, key_of, node_names, stored_fields
 from pipeline.plan import Work, levels_in_a_task
 from pipeline.pooled import PooledSplit, copies_of, pools
@@ -302,6 +302,19 @@ class Schedule:
 
         what = "pooled" if isinstance(source, PooledSplit) else "stored"
         return sum(block.rows for block in step.blocks) * self._alike(step, what, row_nbytes)
+
+    def banks_read(self, step: FoldStep, shrink: int) -> tuple[int, int]:
+        """Return for how many groups of rows a step reads banks in files, and the bytes of all."""
+
+        def of_group() -> tuple[int, int]:
+            work = self.work_of(step)
+            rows = group_of(work.split, work.statistics, work.rows, shrink)
+            return rows, work.banks_nbytes
+
+        pooled = isinstance(self.source(step), PooledSplit)
+        rows, nbytes = self._alike(step, f"group of {'pooled' if pooled else 'stored'}", of_group)
+        groups = sum(-(-block.rows // rows) for block in step.blocks) if rows else 0
+        return groups, groups * nbytes
 
     def work_of(self, step: FoldStep) -> Work:
         """Return the part of the work that a step does."""

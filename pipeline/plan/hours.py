@@ -46,7 +46,7 @@ def forecast(
     goes to disk.
     """
     share = left.read_nbytes / pass_.read_nbytes if pass_.read_nbytes else 0.0
-    reading = left.read_nbytes / rates.read_bytes_per_second
+    reading = (left.read_nbytes + left.banks_nbytes) / rates.read_bytes_per_second
     work = sum(_compute_seconds(work, rates) for work in pass_.works)
     computing = share * work / min(workers, max(1, left.blocks))
     tasks = TASK_SECONDS * pass_.tasks * left.blocks / max(1, pass_.blocks)

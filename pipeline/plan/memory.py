@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline.bank import BANK_LIMIT_NBYTES
+from pipeline.bank import BANK_LIMIT_NBYTES, group_nbytes, searches, streamed, waiting
 from pipeline.chunk import Split
 from pipeline.content import constants_in
-from pipeline.fold import AnyStatistic, closure, grain_rows, row_nbytes, step_of
+from pipeline.fold import AnyStatistic, closure, grain_rows, group_of, row_nbytes, step_of
 from pipeline.plan.passes import WINDOW, Pass, Work, levels_in_a_task
 from pipeline.pooled import pools
-from pipeline.views import View
 
 NARROWEST = 2**62
 """Asks for as many stripes as there are classes or positions."""
@@ -160,9 +159,8 @@ def _project_work(work: Work, reserved_nbytes: int, shrink: int) -> tuple[Part, 
     step_rows = step_of(split, work.statistics, shrink)
     sizes = [s.state_nbytes(schema) for s in work.statistics]
     fold_work = max((_work_nbytes(s, split) for s in work.statistics), default=0)
-    asked = [*(s.views for s in work.statistics), *(r.views for r in work.rows)]
-    views = _views_nbytes(asked, split, step_rows)
-    held = sum(_held_nbytes(s, split, step_rows) for s in work.statistics)
+    views = _views_nbytes(work, shrink)
+    held = sum(_held_nbytes(s, split, _rows_at_once(s, work, shrink)) for s in work.statistics)
     folding = (
         # While a task folds a run of blocks, a node of each level waits.
         Part("states", sum(sizes) * (1 + levels_in_a_task(work))),
@@ -202,16 +200,41 @@ def _constants_nbytes(work: Work) -> int:
 
 def _own_nbytes(statistic: AnyStatistic, split: Split, shrink: int) -> int:
     """Bytes that a statistic needs by itself, apart from reading."""
-    step_rows = step_of(split, [statistic], shrink)
-    views = _views_nbytes([statistic.views], split, step_rows)
-    own = _work_nbytes(statistic, split) + _held_nbytes(statistic, split, step_rows)
+    alone = Work(split, (statistic,))
+    views = _views_nbytes(alone, shrink)
+    rows = _rows_at_once(statistic, alone, shrink)
+    own = _work_nbytes(statistic, split) + _held_nbytes(statistic, split, rows)
     return 3 * statistic.state_nbytes(split.schema) + own + views
 
 
-def _views_nbytes(asked: Iterable[Iterable[View]], split: Split, rows: int) -> int:
-    """Bytes that distinct views, and those they are made of, hold for the rows of a step."""
-    views = set(closure(view for several in asked for view in several))
-    return sum(view.nbytes(split.schema, rows) for view in views)
+def _views_nbytes(work: Work, shrink: int) -> int:
+    """Bytes that distinct views, and those they are made of, hold for the rows of a step.
+
+    What waits for a search in a bank in files holds a group of rows, and what they are made of.
+    """
+    split = work.split
+    requests: tuple[Any, ...] = (*work.statistics, *work.rows)
+    views = {view for request in requests for view in closure(request.views)}
+    step, group = step_of(split, work.statistics, shrink), _group_rows(work, shrink)
+    late = waiting(requests)
+    nbytes = sum(
+        view.nbytes(split.schema, group if streamed(view) else step)
+        for view in views.union(searches(late))
+    )
+    return nbytes + group_nbytes(late, split.schema, group)
+
+
+def _group_rows(work: Work, shrink: int) -> int:
+    """Return the rows of a group that searches banks in files, none longer than a block."""
+    rows = group_of(work.split, work.statistics, work.rows, shrink)
+    return min(rows, _block_rows(work.split))
+
+
+def _rows_at_once(statistic: AnyStatistic, work: Work, shrink: int) -> int:
+    """Return the rows that come to a statistic at a time: a step, or a group that searches."""
+    if waiting([statistic]):
+        return _group_rows(work, shrink)
+    return step_of(work.split, work.statistics, shrink)
 
 
 def _block_rows(split: Split) -> int:

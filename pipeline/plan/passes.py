@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from pipeline.bank import searches
 from pipeline.chunk import Split
 from pipeline.fold import AnyStatistic, fields_read
 from pipeline.partials import FAN_IN
@@ -35,6 +37,13 @@ class Work:
     def read_nbytes(self) -> int:
         """Logical bytes that are read."""
         return self.split.schema.rows * self.split.schema.row_nbytes(self.fields)
+
+    @property
+    def banks_nbytes(self) -> int:
+        """Bytes of the banks in files that are read for every group of rows."""
+        requests: tuple[Any, ...] = (*self.statistics, *self.rows)
+        views = (view for request in requests for view in request.views)
+        return sum(view.bank.files_nbytes for view in searches(views))  # type: ignore[attr-defined]
 
     @property
     def folds(self) -> int:
@@ -93,6 +102,10 @@ class Pending:
     """Pooled copies of tokens, for later passes."""
     outputs_nbytes: int = 0
     """Tables of one row per row, such as scores."""
+    groups: int = 0
+    """Groups of rows for each of which banks in files are read."""
+    banks_nbytes: int = 0
+    """Bytes that are read of banks in files, for all groups together."""
 
     @property
     def disk_nbytes(self) -> int:

@@ -27,6 +27,8 @@ def explain(
     times = spans or [None] * len(passes)
     for pass_, projection, left, span in zip(passes, projections, pending, times, strict=True):
         lines += [f"{pass_.name}{_turn(pass_)}: {_reads(pass_, left, span)}"]
+        if left.groups:
+            lines += [f"  banks: {_groups(left.groups)}, reads {human(left.banks_nbytes)} of them"]
         if disk := _disk(left):
             lines += [f"  disk: {disk}"]
         lines += [
@@ -43,6 +45,8 @@ def summary(passes: Sequence[Pass], pending: Sequence[Pending], spans: Sequence[
     """Return the totals of all passes, and what stripes cost."""
     count = f"{len(passes)} {'pass' if len(passes) == 1 else 'passes'}"
     lines = [f"total: {count}, {_bytes_to_read(pending)} to read"]
+    if banks := sum(left.banks_nbytes for left in pending):
+        lines[0] += f" and {human(banks)} of banks"
     if spans:
         lines[0] += f", {sum(spans[1:], spans[0])} by the rates of this machine"
     lines[0] += f", {human(sum(left.disk_nbytes for left in pending))} of new files in the cache"
@@ -58,6 +62,10 @@ def summary(passes: Sequence[Pass], pending: Sequence[Pending], spans: Sequence[
             f"{_bytes_to_read(left)} to read"
         )
     return "\n".join(lines)
+
+
+def _groups(count: int) -> str:
+    return f"{count:,} groups of rows" if count > 1 else "1 group of rows"
 
 
 def _bytes_to_read(pending: Sequence[Pending]) -> str:
