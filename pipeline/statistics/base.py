@@ -128,8 +128,13 @@ def refuse_nan(chunk: Chunk, where: View, scores: Array) -> None:
 
 
 def rows_named(chunk: Chunk, where: View, bad: Array) -> str:
-    """Say which rows of the split the kept rows marked ``bad`` are: "2 rows (row 7, row 9)"."""
-    rows = chunk.start + np.flatnonzero(arrays.to_host(where(chunk)))[arrays.to_host(bad)]
+    """Say which rows of the split the kept rows marked ``bad`` are: "2 rows (row 7, row 9)".
+
+    Where the filter keeps elements of rows, so does ``bad`` mark them.
+    """
+    mask = arrays.to_host(where(chunk))
+    elements = np.flatnonzero(mask)[arrays.to_host(bad)]
+    rows = chunk.start + np.unique(elements // (mask.size // len(mask)))
     shown = ", ".join(f"row {row}" for row in rows[:3])
     more = ", ..." if len(rows) > 3 else ""
     return f"{len(rows)} {'row' if len(rows) == 1 else 'rows'} ({shown}{more})"

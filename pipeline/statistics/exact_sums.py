@@ -65,19 +65,21 @@ class Limbs(NamedTuple):
 
 @value
 class ExactSums:
-    """The sum of all entries of a view of floats, over the rows or elements that ``where`` keeps.
+    """The sum of the entries of a view of floats, over rows that ``where`` keeps.
 
-    Result: :class:`Sum`. Raises :class:`DataError` for NaN and minus infinity.
+    ``among`` is a filter like it, or a mask of the entries of a row. Result: :class:`Sum`. Raises
+    :class:`DataError` for NaN and minus infinity.
     """
 
     of: View
     where: View = Valid()
+    among: View = Every()
     version: ClassVar[int] = 1
     additive: ClassVar[bool] = True
 
     @property
     def views(self) -> tuple[View, ...]:
-        return (self.of, self.where)
+        return (self.of, self.where, self.among)
 
     @property
     def fields(self) -> frozenset[str]:
@@ -87,11 +89,12 @@ class ExactSums:
         return no_sums(1)
 
     def absorb(self, state: Limbs, chunk: Chunk) -> Limbs:
-        x = kept_entries(chunk, self.where, self.of)
+        refuse_without_sum(chunk, self.of, self.where, self.among)
+        x = among_rows(self.where(chunk), self.among(chunk), self.of(chunk))
+        xp = arrays.namespace(x)
         for tile in arrays.tiles(x.shape[0], TILE_ELEMENTS):
-            part = x[tile]
-            ids = arrays.namespace(x).zeros_like(part, dtype=state.numbers.dtype)
-            state = added(state, part, ids)
+            part = xp.astype(x[tile], xp.float64, copy=False)
+            state = added(state, part, xp.zeros_like(part, dtype=xp.int64))
         return carried(state)
 
     def close(self, state: Limbs) -> Limbs:
@@ -117,30 +120,33 @@ class ExactSums:
         return results
 
 
-def kept_entries(chunk: Chunk, where: View, of: View) -> Array:
-    """Return all entries (m,) float64 of a view in the rows or elements that ``where`` keeps.
-
-    Raises :class:`DataError` that names rows with NaN or minus infinity among them.
-    """
-    x, mask = of(chunk), where(chunk)
+def refuse_without_sum(chunk: Chunk, of: View, where: View, among: View) -> None:
+    """Raise :class:`DataError` that names rows where an entry that counts has no sum."""
+    x = of(chunk)
     xp = arrays.namespace(x)
-    if not bool(xp.all(mask)):
-        x = x[mask]
-    flat = xp.astype(xp.reshape(x, (-1,)), xp.float64, copy=False)
-    if bool(xp.any(xp.isnan(flat) | (flat == -xp.inf))):
-        raise DataError(_without_sum(chunk, of(chunk), mask))
-    return flat
-
-
-def _without_sum(chunk: Chunk, x: Array, mask: Array) -> str:
-    host, counts = arrays.to_host(x), arrays.to_host(mask)
+    if not bool(xp.any(xp.isnan(x) | (x == -xp.inf))):
+        return
+    host, *masks = (arrays.to_host(view(chunk)) for view in (of, where, among))
     bad = np.isnan(host) | (host == -np.inf)
-    bad &= counts.reshape(counts.shape + (1,) * (bad.ndim - counts.ndim))
-    rows = rows_named(chunk, Every(), bad.reshape(len(bad), -1).any(axis=1))
-    return (
-        f"{chunk.split}: {rows} hold NaN or minus infinity, which have no sum; look for non-finite "
-        "values in what computed them"
-    )
+    for mask in masks:
+        bad &= mask.reshape(mask.shape + (1,) * (host.ndim - mask.ndim))
+    rows = bad.reshape(len(bad), -1).any(axis=1)
+    if rows.any():
+        raise DataError(
+            f"{chunk.split}: {rows_named(chunk, Every(), rows)} hold NaN or minus infinity, which "
+            "have no sum; look for non-finite values in what computed them"
+        )
+
+
+def among_rows(rows: Array, entries: Array, *views: Array) -> Any:
+    """Return the entries (m,) of views (n, ...), of kept ``rows`` (n,) and ``entries`` (n, ...)."""
+    xp = arrays.namespace(rows)
+    if not bool(xp.all(rows)):
+        entries, views = entries[rows], tuple(x[rows] for x in views)
+    if not bool(xp.all(entries)):
+        views = tuple(x[entries] for x in views)
+    flat = tuple(xp.reshape(x, (-1,)) for x in views)
+    return flat if len(flat) > 1 else flat[0]
 
 
 def no_sums(bins: int) -> Limbs:

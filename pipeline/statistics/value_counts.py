@@ -61,6 +61,7 @@ class ValueCounts:
     merge exactly, whatever the cut. Where a group has no more than ``room`` distinct values, the
     shift is 0 and its bins are the values themselves.
 
+    With w = 1 the view and ``where`` may have a number for each element of a row, of any shape.
     Raises :class:`DataError` for NaN. State: 16 bytes a bin. Result: :class:`Counted`.
     """
 
@@ -98,7 +99,8 @@ class ValueCounts:
 
     def empty(self, schema: Schema) -> Counted:
         shape, (_, columns) = self.of.shape(schema), self.low.shape
-        if len(shape) > 1 or columns not in (1, *shape):
+        each = len(shape) > 1 and shape != self.where.shape(schema)
+        if each or columns not in (1, *shape):
             raise ConfigError(f"bounds of {columns} columns do not fit rows of shape {shape}")
         return Counted(*(np.zeros(size, np.int64) for size in (0, 0, self._groups, self._groups)))
 
@@ -110,7 +112,7 @@ class ValueCounts:
         if bool(xp.isnan(total)):  # of infinities it may be, too
             missing = xp.where(xp.isnan(x), x, xp.zeros_like(x))
             refuse_nan(chunk, self.where, xp.sum(xp.reshape(missing, (x.shape[0], -1)), axis=1))
-        step = max(1, self._piece // max(1, x.shape[1] if x.ndim == 2 else 1))
+        step = max(1, self._piece // max(1, math.prod(x.shape[1:])))
         for piece in arrays.tiles(x.shape[0], step):
             state = self._merged(state, self._counted(arrays.sort_keys(x[piece, ...]), state))
         return state
