@@ -34,11 +34,15 @@ HOMES = {
         "mcc": "MCC",
     },
     "confusion": {"confusion_matrix": "ConfusionMatrix"},
-    "ranking": {
+    "scores": {
+        "aupr_trapezoid": "AUPRTrapezoid",
         "auroc": "AUROC",
         "average_precision": "AveragePrecision",
+        "detection_accuracy": "DetectionAccuracy",
         "fpr_at_tpr": "FPRAtTPR",
+        "max_f1": "MaxF1",
         "ranking": "Ranking",
+        "tpr_at_fpr": "TPRAtFPR",
     },
 }
 """Module -> name -> class."""

@@ -18,7 +18,7 @@ OF, POSITIVE = Stored("scores"), Stored("positive")
 
 def auroc(scores, positive, **options):
     split = ArraySplit(arrays={"scores": scores, "positive": positive}, chunk_rows=7, block_rows=21)
-    return run({"m": metrics.AUROC(OF, POSITIVE, **options)}, split)["m"]["auroc"]
+    return run({"m": metrics.AUROC(of=OF, is_ood=POSITIVE, **options)}, split)["m"]["auroc"]
 
 
 @LAW
@@ -46,7 +46,7 @@ def test_more_bins_bring_the_bounds_together():
     scores = 1e8 + rng.standard_normal(5000) + positive  # far from 0: coarse bins hold them all
     widths = []
     for bins in (10, 100, 1000):
-        found = auroc(scores, positive, bins=bins)
+        found = auroc(scores, positive, bins=bins, budget=2**12)
         assert found.lower <= auroc(scores, positive).value <= found.upper
         assert not found.exact
         widths.append(found.upper - found.lower)
@@ -54,10 +54,12 @@ def test_more_bins_bring_the_bounds_together():
     assert widths == sorted(widths, reverse=True)
 
 
-def test_bins_are_checked():
+def test_options_are_checked():
     with pytest.raises(ConfigError, match="bins: 0"):
         metrics.AUROC(bins=0)
     with pytest.raises(ConfigError, match="expected 1 to 16,777,216"):
         metrics.AUROC(bins=10**12)
-    with pytest.raises(ConfigError, match="leave out max_rows"):
-        metrics.AUROC(bins=5, max_rows=3)
+    with pytest.raises(ConfigError, match="exact and bins: these exclude each other"):
+        metrics.AUROC(bins=5, exact=True)
+    with pytest.raises(ConfigError, match="budget: 3 bytes"):
+        metrics.AUROC(budget=3)

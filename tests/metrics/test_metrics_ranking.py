@@ -19,6 +19,7 @@ from pipeline.statistics import Ranks
 from pipeline.testing import Data, MetricLaws
 from pipeline.testing.drive import outcome
 from pipeline.testing.strategies import LAW
+from pipeline.views import Stored
 
 
 def ranks_from(inside: Any, outside: Any) -> Ranks:
@@ -120,10 +121,10 @@ def test_a16_both_conventions() -> None:
     inside = -np.arange(1.0, 21.0)
     outside = -np.array([0.5, 0.6, 0.7, 0.8, 0.9, 1.5, 2.5, 3.5, 18.5, 19.5])
     splits = splits_of(inside, outside)
-    assert outcome(metrics.FPRAtTPR(0.95), splits)["fpr95"].value == 0.95
-    assert outcome(metrics.FPRAtTPR(0.95, "id"), splits)["fpr95_id"].value == 0.40
-    out = outcome(metrics.AveragePrecision(), splits)["aupr_out"]
-    inn = outcome(metrics.AveragePrecision("id"), splits)["aupr_in"]
+    assert outcome(metrics.FPRAtTPR(0.95), splits)["fpr_at_95tpr_ood"].value == 0.95
+    assert outcome(metrics.FPRAtTPR(0.95, positive="id"), splits)["fpr_at_95tpr_id"].value == 0.40
+    out = outcome(metrics.AveragePrecision(), splits)["average_precision_ood"]
+    inn = outcome(metrics.AveragePrecision(positive="id"), splits)["average_precision_id"]
     bundle = outcome(metrics.Ranking(), splits)
     assert (bundle["aupr_out"], bundle["aupr_in"]) == (out, inn)
     is_ood = np.repeat([0, 1], [20, 10])
@@ -272,10 +273,12 @@ class TestHugeCounts:
 
 
 def test_names_say_rate_and_positive_class() -> None:
-    assert metrics.FPRAtTPR().name == "fpr95"
-    assert metrics.FPRAtTPR(0.8, "id").name == "fpr80_id"
-    assert metrics.FPRAtTPR(0.999).name == "fpr99.9"
-    assert metrics.FPRAtTPR(1).name == "fpr100"
+    assert metrics.FPRAtTPR().name == "fpr_at_95tpr_ood"
+    assert metrics.FPRAtTPR(0.8, positive="id").name == "fpr_at_80tpr_id"
+    assert metrics.FPRAtTPR(0.999).name == "fpr_at_99.9tpr_ood"
+    assert metrics.FPRAtTPR(1).name == "fpr_at_100tpr_ood"
+    assert metrics.FPRAtTPR(task="binary").name == "fpr_at_95tpr"
+    assert metrics.TPRAtFPR(0.001, positive="id").name == "tpr_at_0.1fpr_id"
 
 
 def test_unknown_options_are_named() -> None:
@@ -287,19 +290,27 @@ def test_unknown_options_are_named() -> None:
             metrics.FPRAtTPR(tpr)
 
 
-def test_one_statistic_for_all_and_room_from_the_schema() -> None:
+def test_one_statistic_for_all() -> None:
     schema = splits_of([1, 2], [3])[0].schema
     every = [
         metrics.AUROC(),
-        metrics.AveragePrecision("id"),
+        metrics.AveragePrecision(positive="id"),
+        metrics.AUPRTrapezoid(),
         metrics.FPRAtTPR(0.8),
+        metrics.TPRAtFPR(),
+        metrics.DetectionAccuracy(),
+        metrics.MaxF1(),
         metrics.Ranking(),
     ]
-    (asked,) = {next(metric.passes(schema))["ranks"] for metric in every}
-    assert asked.max_rows == 2**16
+    assert len({next(metric.passes(schema))["ranks"] for metric in every}) == 1
+
+
+def test_ranks_have_room_for_the_rows_of_the_schema() -> None:
+    schema = splits_of([1, 2], [3])[0].schema
+    assert metrics.ranks_of(schema, Stored("scores")).max_rows == 2**16
     large = splits_of(np.zeros(2**16 + 1), [])[0].schema
-    assert next(metrics.AUROC().passes(large))["ranks"].max_rows == 2**17
-    assert next(metrics.AUROC(max_rows=5).passes(large))["ranks"].max_rows == 5
+    assert metrics.ranks_of(large, Stored("scores")).max_rows == 2**17
+    assert metrics.ranks_of(large, Stored("scores"), max_rows=5).max_rows == 5
 
 
 def test_nan_scores_are_refused() -> None:
@@ -356,10 +367,10 @@ class TestAUROCLaws(TestOverlappingRankingLaws):
 
 
 class TestAveragePrecisionLaws(TestOverlappingRankingLaws):
-    metric = metrics.AveragePrecision("id")
+    metric = metrics.AveragePrecision(positive="id")
 
     def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
-        return {"aupr_in": reference(splits)["aupr_in"]}
+        return {"average_precision_id": reference(splits)["aupr_in"]}
 
 
 class TestFPRAtTPRLaws(TestOverlappingRankingLaws):
@@ -368,7 +379,7 @@ class TestFPRAtTPRLaws(TestOverlappingRankingLaws):
     def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
         scores = np.concatenate([part.arrays["scores"] for part in splits])
         is_ood = np.concatenate([np.full(part.rows, int(part.is_ood)) for part in splits])
-        return {"fpr80": first_fpr(is_ood, scores, 0.8)}
+        return {"fpr_at_80tpr_ood": first_fpr(is_ood, scores, 0.8)}
 
 
 def test_full_spectrum_counts_shifted_rows_as_inside() -> None:
