@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pipeline import files, locks, report, stopping
+from pipeline import files, locks, report, seeds, stopping
 from pipeline.chunk import Block, Split
 from pipeline.cluster import open_cluster, parse_nbytes
 from pipeline.config import JobConfig, load
@@ -110,6 +110,7 @@ def _run_seeds(
 ) -> Done:
     if pin is not None and str(pin) != LATEST:
         raise ConfigError(f"pin: {pin}; a job with seeds has one run for each: pin it to {LATEST}")
+    seeds.refuse_unlike(config)
     done = []
     for place, seed in enumerate(config.each(), 1):
         told.say(f"seed {place} of {len(config.seeds)}: {seed.store}")

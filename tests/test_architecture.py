@@ -39,7 +39,7 @@ LAYERS = (
     ("api", "report", "testing"),
     ("config", "facts", "selection", "collection"),
     ("ddp",),
-    ("detector_table", "fill", "planning", "shapes"),
+    ("detector_table", "fill", "planning", "seeds", "shapes"),
     ("job",),
     ("bench",),
     ("cli",),

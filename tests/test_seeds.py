@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from pipeline import config, job
+from pipeline import config, job, seeds
+from pipeline.__main__ import main
 from pipeline.chunk import ArraySpec
 from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.report import averaged, headline, read
@@ -168,3 +169,55 @@ def test_a_resolved_job_with_seeds_is_the_same_job(place):
     first = config.load(written(place))
     (place / "again.yaml").write_text(first.resolved())
     assert config.load(place / "again.yaml").resolved() == first.resolved()
+
+
+def another(path, classes=K, shape=(D,), layout="D", logits=False, **attributes):
+    """Write a store whose rows are of another kind than those of ``fill``."""
+    place = Store.create(path)
+    random = np.random.default_rng(9)
+    for name in ("id/train", "id/test", "ood/far/a", "ood/far/b"):
+        y = random.integers(0, classes, 60)
+        contents = {"features": random.standard_normal((60, *shape)).astype("f4"), "labels": y}
+        specs = {"features": ArraySpec(shape, "float32", layout), "labels": ArraySpec((), "int64")}
+        if logits:
+            contents["logits"] = random.standard_normal((60, classes)).astype("f4")
+            specs["logits"] = ArraySpec((classes,), "float32", "K")
+        writer = place.create_split(name, specs, classes=classes, rows=60, attributes=attributes)
+        for block in writer.missing():
+            rows = slice(block.start, block.stop)
+            writer.write(block.index, {key: array[rows] for key, array in contents.items()})
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ({"classes": 4}, r"3 and 4 classes"),
+        ({"shape": (16,)}, r"features with rows \(8,\) D and \(16,\) D"),
+        ({"shape": (5, D), "layout": "TD"}, r"features with rows \(8,\) D and \(5, 8\) TD"),
+        ({"logits": True}, "logits in the second alone"),
+        ({"layout": "T"}, r"features with rows \(8,\) D and \(8,\) T"),
+    ],
+)
+@pytest.mark.parametrize("drive", [job.run, seeds.refuse_unlike])
+def test_stores_of_another_kind_are_not_averaged(place, kind, says, drive):
+    another(place / "other.zarr", **kind)
+    asked = config.load(written(place, "[{0}/s0.zarr, {0}/s1.zarr, {0}/other.zarr]"))
+    with pytest.raises(DataError, match=f"(?s)seeds: id/train of .*s0.zarr and of .*other.*{says}"):
+        drive(asked)
+    assert not (place / "runs").exists()
+
+
+def test_seeds_may_have_other_weights_and_not_another_tap(place):
+    another(place / "a.zarr", tap="layer3", weights_sha256="1")
+    another(place / "b.zarr", tap="layer3", weights_sha256="2")
+    another(place / "c.zarr", tap="layer4", weights_sha256="3")
+    seeds.refuse_unlike(config.load(written(place, "[{0}/a.zarr, {0}/b.zarr]")))
+    with pytest.raises(DataError, match="tap 'layer3' and 'layer4'"):
+        seeds.refuse_unlike(config.load(written(place, "[{0}/a.zarr, {0}/b.zarr, {0}/c.zarr]")))
+
+
+def test_a_plan_refuses_stores_of_another_kind(place, capsys):
+    another(place / "other.zarr", classes=4)
+    path = written(place, "[{0}/s0.zarr, {0}/other.zarr]")
+    assert main(["plan", str(path)]) == 4
+    assert "3 and 4 classes" in capsys.readouterr().err

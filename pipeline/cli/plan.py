@@ -38,12 +38,13 @@ def plan(
     job, or made up for the plan. Without a job, these are planned for the detectors that are fitted
     in one pass.
     """
-    from pipeline import config, planning, shapes
+    from pipeline import config, planning, seeds, shapes
 
     if path is None and synthetic is None:
         raise ConfigError("plan needs the YAML file of a job, or --synthetic SHAPE")
     asked = shapes.usual_job(overrides) if path is None else config.load(path, overrides)
     made_up = None if synthetic is None else shapes.made_up(synthetic, asked.fit.split)
+    seeds.refuse_unlike(asked)
     found: list[dict[str, Any]] = []
     try:
         for job in asked.each():
