@@ -8,6 +8,7 @@ one, which finds its elements.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -145,8 +146,7 @@ def _pair_table(truth: Array, predicted: Array, classes: int, ignore: tuple[int,
     width = classes + 1
     lanes = LANES if LANES * width**2 <= LARGEST_CODE else 1
     step = max(CACHED_ELEMENTS, 2 * lanes * width**2)
-    lane = np.arange(min(step, flat_truth.shape[0])) % lanes * width**2
-    lane = lane.astype(np.uint16)
+    lane = _lane(step, lanes, width**2)
     total = np.zeros(lanes * width**2, np.int64)
     for tile in tiles(flat_truth.shape[0], step):
         t, p = (_unsigned(ids[tile]) for ids in (flat_truth, flat_predicted))
@@ -163,6 +163,12 @@ def _pair_table(truth: Array, predicted: Array, classes: int, ignore: tuple[int,
     table: Counts = total.reshape(lanes, width, width).sum(axis=0)[:classes]
     table[[one for one in ignore if 0 <= one < classes]] = 0
     return table
+
+
+@lru_cache(maxsize=8)
+def _lane(step: int, lanes: int, size: int) -> Ids:
+    """Return where the table of each element of a tile begins, (step,) uint16."""
+    return (np.arange(step) % lanes * size).astype(np.uint16)
 
 
 def _unsigned(ids: Ids) -> Ids:

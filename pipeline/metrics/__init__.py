@@ -11,6 +11,8 @@ from pipeline.metrics.coefficients import balanced_accuracy as balanced_accuracy
 from pipeline.metrics.coefficients import generalised_dice as generalised_dice
 from pipeline.metrics.coefficients import kappa as kappa
 from pipeline.metrics.coefficients import mcc as mcc
+from pipeline.metrics.bootstrap import ImageIntervals as ImageIntervals
+from pipeline.metrics.bootstrap import image_intervals as image_intervals
 from pipeline.metrics.comparison import Scored as Scored
 from pipeline.metrics.comparison import agreement as agreement
 from pipeline.metrics.comparison import compared as compared
@@ -52,6 +54,13 @@ from pipeline.metrics.scores import FPRAtTPR as FPRAtTPR
 from pipeline.metrics.scores import MaxF1 as MaxF1
 from pipeline.metrics.scores import Ranking as Ranking
 from pipeline.metrics.scores import TPRAtFPR as TPRAtFPR
+from pipeline.metrics.segmentation import ImageDice as ImageDice
+from pipeline.metrics.segmentation import ImageGeneralisedDice as ImageGeneralisedDice
+from pipeline.metrics.segmentation import ImageIoU as ImageIoU
+from pipeline.metrics.segmentation import ImagePrecision as ImagePrecision
+from pipeline.metrics.segmentation import ImageRecall as ImageRecall
+from pipeline.metrics.segmentation import ImageTable as ImageTable
+from pipeline.metrics.segmentation import image_numbers as image_numbers
 from pipeline.metrics.whole import MCC as MCC
 from pipeline.metrics.whole import BalancedAccuracy as BalancedAccuracy
 from pipeline.metrics.whole import ExactMatch as ExactMatch

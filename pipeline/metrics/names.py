@@ -33,6 +33,15 @@ HOMES = {
         "kappa": "Kappa",
         "mcc": "MCC",
     },
+    "segmentation": {
+        "image_dice": "ImageDice",
+        "image_generalised_dice": "ImageGeneralisedDice",
+        "image_iou": "ImageIoU",
+        "image_precision": "ImagePrecision",
+        "image_recall": "ImageRecall",
+        "image_table": "ImageTable",
+    },
+    "bootstrap": {"image_intervals": "ImageIntervals"},
     "confusion": {"confusion_matrix": "ConfusionMatrix"},
     "scores": {
         "aupr_trapezoid": "AUPRTrapezoid",
