@@ -281,4 +281,5 @@ def together(procedures: Mapping[str, Passes[Any]]) -> Passes[dict[str, Any]]:
         answers = yield {f"{name}/{key}": request for (name, key), request in asked.items()}
         for name in list(pending):
             advance(name, {key: answers[f"{name}/{key}"] for key in pending[name]})
+        del answers  # not to be held while the next ones are made
     return {name: outcomes[name] for name in procedures}

@@ -116,11 +116,13 @@ class _Run:
                 asked = next(lockstep) if results is None else lockstep.send(results)
             except StopIteration as stop:
                 return dict(zip(self.names, stop.value.values(), strict=True))
+            results = None  # what a procedure does not keep makes room for what it asks next
             settled = {key: self._settle(key, request) for key, request in asked.items()}
             self._learn(settled)
             turn = len(self.trace.turns)
             self._record(settled)
             results = {key: self._answer(turn, key, *settled[key]) for key in settled}
+            self._forget(settled)
 
     def _job(self, key: str) -> int:
         return int(key.partition("/")[0])
@@ -210,6 +212,13 @@ class _Run:
                     kept = self.pin.roots(len(self.trace.turns), name) if self.pin else None
                     turn[name] = [list(root) for root in kept or roots if root]
         self.trace.turns.append(turn)
+
+    def _forget(self, settled: Mapping[str, tuple[tuple[Split, ...], Any]]) -> None:
+        """Let go of states that nobody asks for again, such as those of one range of many."""
+        for splits, asked in settled.values():
+            if getattr(asked, "transient", False):
+                for split in splits:
+                    self.known.pop((split, asked), None)
 
     def _named(self, key: str, number: int, pieces: int) -> str:
         """Return the key of a request with the name of its job in place of its number."""

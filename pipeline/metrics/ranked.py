@@ -207,11 +207,12 @@ def _resolved(source: Source, bins: Bins, tally: Tally, width: int) -> Passes[No
             high=min(BEYOND, int(part.greatest[-1]) + 1),
         )
         found: Ordered = (yield {"ranks": asked})["ranks"]
-        if found.exact:
-            for piece in found.pieces():
-                tally.take(piece)
-        else:  # more rows share one bin than fit
-            yield from _resolved(source, found.bins(), tally, width)
+        finer = None if found.exact else found.bins()
+        for piece in found.pieces() if finer is None else ():
+            tally.take(piece)
+        del found  # before the next range is there
+        if finer is not None:  # more rows share one bin than fit
+            yield from _resolved(source, finer, tally, width)
 
 
 def _ranges(bins: Bins, opened: Any, most_rows: int) -> Iterator[tuple[int, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,7 +95,7 @@ def project_client(
 
 def _stage_parts(passes: Sequence[Pass], workers: int) -> tuple[Part, ...]:
     works = [work for pass_ in passes for work in pass_.works]
-    states = [s.state_nbytes(work.split.schema) for work in works for s in work.statistics]
+    states = [*_kept_nbytes(works), max((_passing_nbytes(pass_) for pass_ in passes), default=0)]
     waiting = max((_waiting_nbytes(work, workers) for work in works), default=0)
     return (
         Part("states", sum(states)),
@@ -107,6 +107,24 @@ def _stage_parts(passes: Sequence[Pass], workers: int) -> tuple[Part, ...]:
             sum(_tables_nbytes(work, pass_.stage) for pass_ in passes for work in pass_.works),
         ),
         Part("tasks", TASK_NBYTES * max((pass_.tasks for pass_ in passes), default=0)),
+    )
+
+
+def _kept_nbytes(works: Sequence[Work]) -> Iterator[int]:
+    """Yield the bytes of the states that outlive their pass."""
+    for work in works:
+        for statistic in work.statistics:
+            if not getattr(statistic, "transient", False):
+                yield statistic.state_nbytes(work.split.schema)
+
+
+def _passing_nbytes(pass_: Pass) -> int:
+    """Bytes of the states of a pass that are let go of once they are answered."""
+    return sum(
+        statistic.state_nbytes(work.split.schema)
+        for work in pass_.works
+        for statistic in work.statistics
+        if getattr(statistic, "transient", False)
     )
 
 
