@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from pipeline import files
+from pipeline import arrays, files
 from pipeline.batches import SCORES, batch, elements, empty_batch
 from pipeline.choice import Metrics, choice
 from pipeline.chunk import Chunk, Schema
@@ -72,7 +72,8 @@ class Collection:
         running = self._running or self._started(chunk.schema)
         self._refuse_other_arrays(running.schema, chunk)
         flat = elements(chunk) if SCORES in chunk.arrays else chunk
-        running.absorb(lambda statistic: flat if SCORES in statistic.fields else chunk)
+        with arrays.several_threads():
+            running.absorb(lambda statistic: flat if SCORES in statistic.fields else chunk)
         self._running, self._updates = running, self._updates + 1
 
     def merge(self, *others: Collection) -> None:

@@ -165,3 +165,26 @@ def test_narrow_masks_are_not_widened_as_a_whole() -> None:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert peak < 4e6  # one int64 copy would be 160 MB
+
+
+def test_threads_count_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "THREAD_ELEMENTS", 1000)
+    random = np.random.default_rng(0)
+    for n in (0, 1, 999, 5001, 200_000):
+        truth, predicted = random.integers(0, 5, (2, n))
+        alone = arrays.count_pairs(truth, predicted, 5, (2,))
+        for wanted in ("1", "3", "8"):
+            monkeypatch.setenv("OMP_NUM_THREADS", wanted)
+            with arrays.several_threads():
+                np.testing.assert_array_equal(
+                    arrays.count_pairs(truth, predicted, 5, (2,)), alone, strict=True
+                )
+                assert counting.THREADS.get() == int(wanted)
+        assert counting.THREADS.get() == 1
+    predicted[150_123], truth[199_999] = 7, 9
+    with arrays.several_threads(), pytest.raises(OutsideClassError) as error:
+        arrays.count_margins(truth, predicted, 5, ())
+    assert (error.value.side, error.value.first, error.value.values) == ("truth", 199_999, (9,))
+    with arrays.several_threads(), pytest.raises(OutsideClassError) as error:
+        arrays.count_margins(truth, predicted, 5, (9,))
+    assert (error.value.side, error.value.first) == ("predicted", 150_123)

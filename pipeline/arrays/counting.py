@@ -7,7 +7,11 @@ one, which finds its elements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 
 import numpy as np
@@ -16,14 +20,21 @@ from pipeline.arrays.kernels import Kernel, bincount
 from pipeline.arrays.libraries import Array, device_of, namespace, to_host
 from pipeline.arrays.tiles import tiles
 
-CACHED_ELEMENTS = 2**15
+CACHED_ELEMENTS = 2**16
 """Elements of a tile on the host: int64 copies of them stay in the cache of one core."""
 TILE_ELEMENTS = 2**22
 """Elements of a tile elsewhere."""
 LARGEST_CODE = 2**16
 LANES = 4
 """Tables that neighbours are counted in by turns: adding to one number again must wait."""
+THREAD_ELEMENTS = 2**21
+"""Elements that are worth a thread."""
+MOST_THREADS = 8
+"""Threads that are not asked for: memory feeds no more."""
 SHOWN = 5
+
+THREADS: ContextVar[int] = ContextVar("threads", default=1)
+"""Threads that counting on the host may use, the one that asks included."""
 
 Ids = np.ndarray[tuple[int], np.dtype[np.integer]]
 Counts = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -45,6 +56,21 @@ class OutsideClassError(ValueError):
         """Index of the first of them in the flattened array."""
         self.values = values
         """The smallest of their distinct values, at most five."""
+
+
+@contextmanager
+def several_threads() -> Iterator[None]:
+    """Let counting in this thread use other cores, as many as ``OMP_NUM_THREADS`` says if it does.
+
+    Not for what runs on workers: these are as many as there are cores already.
+    """
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    cores = min(os.cpu_count() or 1, MOST_THREADS)
+    token = THREADS.set(int(wanted) if wanted.isdecimal() else cores)
+    try:
+        yield
+    finally:
+        THREADS.reset(token)
 
 
 @Kernel
@@ -137,21 +163,51 @@ def _count_margins_torch(
 
 
 def _pair_table(truth: Array, predicted: Array, classes: int, ignore: tuple[int, ...]) -> Counts:
-    """Return the pairs of numpy ids (k, k + 1); predictions outside the classes come last.
+    """Return the pairs of numpy ids (k, k + 1); predictions outside the classes come last."""
+    flat = _flat(truth, predicted)
+    width = classes + 1
 
-    A pair is one uint16, and pairs are counted in turns in a few tables, which are then added up:
-    runs of one pair, the rule in masks, would wait for each other.
+    def counted(part: slice) -> Counts:
+        t, p = (ids[part] for ids in flat)
+        try:
+            return _tile_by_tile(t, p, classes, ignore)
+        except OutsideClassError:
+            _check(truth, predicted, classes, ignore)  # names the elements of the whole
+            raise
+
+    parts = np.stack(_each(counted, flat[0].shape[0]))
+    table: Counts = parts.reshape(-1, width, width).sum(axis=0)[:classes]
+    table[[one for one in ignore if 0 <= one < classes]] = 0
+    return table
+
+
+def _each(counted: Callable[[slice], Counts], elements: int) -> list[Counts]:
+    """Return the counts of as many parts as this thread may use others, one on each."""
+    parts = max(1, min(THREADS.get(), elements // THREAD_ELEMENTS))
+    size = -(-elements // parts)
+    slices = [slice(start, start + size) for start in range(0, max(elements, 1), max(size, 1))]
+    if len(slices) == 1:
+        return [counted(slices[0])]
+    with ThreadPoolExecutor(len(slices)) as pool:
+        return list(pool.map(counted, slices))
+
+
+def _tile_by_tile(truth: Ids, predicted: Ids, classes: int, ignore: tuple[int, ...]) -> Counts:
+    """Return the pairs, flat, in some tables beside each other.
+
+    A pair is one uint16. Neighbours are counted in turns in different tables: runs of one pair,
+    which masks are full of, would wait for each other.
     """
-    flat_truth, flat_predicted = _flat(truth, predicted)
     width = classes + 1
     lanes = LANES if LANES * width**2 <= LARGEST_CODE else 1
     step = max(CACHED_ELEMENTS, 2 * lanes * width**2)
     lane = _lane(step, lanes, width**2)
     total = np.zeros(lanes * width**2, np.int64)
-    for tile in tiles(flat_truth.shape[0], step):
-        t, p = (_unsigned(ids[tile]) for ids in (flat_truth, flat_predicted))
+    for tile in tiles(len(truth), step):
+        t, p = _unsigned(truth[tile]), _unsigned(predicted[tile])
         if t.max() >= classes:
-            _check_ignored(truth, predicted, tile, classes, ignore)
+            if not _all_ignored(truth[tile], classes, ignore):
+                raise OutsideClassError("truth", 0, tile.start, ())
             t = np.minimum(t, np.full_like(t, classes))
         if p.max() >= classes:
             p = np.minimum(p, np.full_like(p, classes))
@@ -160,9 +216,7 @@ def _pair_table(truth: Array, predicted: Array, classes: int, ignore: tuple[int,
         codes += p.astype(np.uint16, copy=False)
         codes += lane[: len(codes)]
         total += np.bincount(codes, minlength=len(total))
-    table: Counts = total.reshape(lanes, width, width).sum(axis=0)[:classes]
-    table[[one for one in ignore if 0 <= one < classes]] = 0
-    return table
+    return total
 
 
 @lru_cache(maxsize=8)
@@ -177,15 +231,11 @@ def _unsigned(ids: Ids) -> Ids:
     return ids.view(kind)
 
 
-def _check_ignored(
-    truth: Array, predicted: Array, tile: slice, classes: int, ignore: tuple[int, ...]
-) -> None:
-    """Raise the error of true classes of a tile that are outside, if not all are ignored."""
-    t = truth.reshape(-1)[tile]
-    outside = np.count_nonzero(_unsigned(t) >= classes)
-    ignored = (np.count_nonzero(t == one) for one in set(ignore) if not 0 <= one < classes)
-    if outside != sum(ignored):
-        _check(truth, predicted, classes, ignore)
+def _all_ignored(truth: Ids, classes: int, ignore: tuple[int, ...]) -> bool:
+    """Tell whether all true classes that are outside are ignored."""
+    outside = np.count_nonzero(_unsigned(truth) >= classes)
+    ignored = (np.count_nonzero(truth == one) for one in set(ignore) if not 0 <= one < classes)
+    return bool(outside == sum(ignored))
 
 
 def _counted(
