@@ -1,7 +1,7 @@
 """featfold: fit out-of-distribution detectors and reduce metrics over features on disk.
 
 ``import pipeline as ff``: ``ff.fit``, ``ff.score``, ``ff.evaluate``, ``ff.run``, ``ff.Store``,
-``ff.detectors.NAME``, ``ff.metrics.NAME``. Each is imported when it is first used.
+``ff.detectors.NAME``, ``ff.metrics.NAME``, ``ff.ddp``. Each is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _HOMES = {
     "run": "pipeline.job",
     "Store": "pipeline.store",
 }
-_MODULES = ("detectors", "metrics")
+_MODULES = ("ddp", "detectors", "metrics")
 __all__ = ["Store", "__version__", "detectors", "evaluate", "fit", "metrics", "run", "score"]
-__all__ += ["measure", "select"]
+__all__ += ["ddp", "measure", "select"]
 
 
 def __getattr__(name: str) -> Any:

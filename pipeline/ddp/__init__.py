@@ -11,12 +11,14 @@ from typing import Any
 _HOMES = {
     "Collection": "pipeline.ddp.collection",
     "Moment": "pipeline.ddp.files",
+    "Panels": "pipeline.ddp.panels",
     "Run": "pipeline.ddp.files",
     "after": "pipeline.ddp.history",
     "callback": "pipeline.ddp.lightning",
     "loggable": "pipeline.ddp.numbers",
+    "merge": "pipeline.ddp.kept",
 }
-__all__ = ["Collection", "Moment", "Run", "after", "callback", "loggable"]
+__all__ = ["Collection", "Moment", "Panels", "Run", "after", "callback", "loggable", "merge"]
 
 
 def __getattr__(name: str) -> Any:

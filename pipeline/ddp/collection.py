@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from pipeline import metrics as known_metrics
@@ -15,8 +16,8 @@ from pipeline.choice import Metrics
 from pipeline.collection import Collection as OneProcess
 from pipeline.ddp import live
 from pipeline.ddp.claims import Claims
-from pipeline.ddp.files import Moment, Partial
-from pipeline.ddp.kept import MATRIX, METRICS, arrays_of, definition
+from pipeline.ddp.files import Moment, Partial, Run
+from pipeline.ddp.kept import MATRIX, METRICS, arrays_of, declared, definition
 from pipeline.ddp.numbers import Numbers
 from pipeline.ddp.rows import Expected, leading, picked
 from pipeline.ddp.sampler import REMEDY, share_of
@@ -66,6 +67,10 @@ class Collection(OneProcess):
         self._expected: Expected | None = None
         self._claims = Claims()
         self._matrix: OneProcess | None = None
+        self.remembers = False
+        """Whether :attr:`latest` is to be known."""
+        self.latest: tuple[Any, Any] | None = None
+        """Predictions and targets of the last update."""
 
     @property
     def rows(self) -> int:
@@ -79,6 +84,8 @@ class Collection(OneProcess):
         take memory in proportion to the rows until the next but one ``reset``. Without them the
         batch must be one that :meth:`follow` or the Lightning callback told of.
         """
+        if self.remembers:
+            self.latest = preds, target
         if ids is not None:
             self._update_claimed(preds, target, weights, ids)
             return
@@ -128,19 +135,28 @@ class Collection(OneProcess):
         those merge through partial files.
         """
         here = self._here(timeout_seconds)
-        if here is None or here.size == 1:
-            return Numbers(super().compute(), "one process", self._rows)
-        if not sync:
+        if not sync and here is not None and here.size > 1:
             return Numbers(super().compute(), f"{here} alone", self._rows)
+        total, scope, rows = self.total(timeout_seconds=timeout_seconds)
+        return Numbers(total.compute(), scope, rows)
+
+    def total(self, *, timeout_seconds: float | None = None) -> tuple[OneProcess, str, int]:
+        """Return the states of all ranks added up, whose they are, and their rows.
+
+        As :meth:`compute`, which gives the numbers of these.
+        """
+        here = self._here(timeout_seconds)
+        if here is None or here.size == 1:
+            return self._alone(self), "one process", self._rows
         self.refuse_unknown_repeats()
         record = {
-            "prefix": self.prefix, "rows": self._rows, "summary": repr(self),
+            "prefix": self.prefix, "rows": self._rows, "declared": declared(self.choice),
             "ids": self._claims.used, "resets": self._claims.resets,
         }  # fmt: skip
         merged, meeting = live.reduced(self, here, record)
         self._claims.synced()
         rows = sum(int(other["rows"]) for other in meeting.records)
-        return Numbers(OneProcess.compute(merged), f"all {here.size} ranks", rows)
+        return self._alone(merged), f"all {here.size} ranks", rows
 
     def reset(self) -> None:
         """Forget every batch."""
@@ -200,12 +216,16 @@ class Collection(OneProcess):
             about={
                 "rows": self._rows,
                 "prefix": self.prefix,
-                "summary": repr(self),
+                "declared": declared(self.choice),
                 "definitions": {name: definition(one.choice) for name, one in kept.items()},
                 **about,
             },
             arrays=arrays_of(kept),
         )
+
+    def write(self, run: Run, attempt: int, moment: Moment, **about: Any) -> Path:
+        """Write all that this rank has taken in to a partial file; return its path."""
+        return run.write(self.partial(run.id, attempt, moment, **about))
 
     def restore(self, collections: Mapping[str, OneProcess | None], rows: int) -> None:
         """Take the place of what was taken in by states that were merged from partials."""
@@ -227,6 +247,17 @@ class Collection(OneProcess):
                 "DistributedSampler makes them; iterate with collection.follow(loader), add "
                 f"ff.ddp.callback() to the Lightning trainer, or {REMEDY}"
             )
+
+    def _alone(self, states: OneProcess) -> OneProcess:
+        """Return a collection of one process with the states of another."""
+        made = OneProcess(
+            dict(self.items()),
+            classes=self.choice.class_names or self.choice.classes,
+            task=self.choice.task,
+            prefix=self.prefix,
+        )
+        made.merge(states)
+        return made
 
     def _here(self, timeout_seconds: float | None = None) -> live.Ranks | None:
         seconds = self.timeout_seconds if timeout_seconds is None else timeout_seconds

@@ -7,6 +7,7 @@ the matrix, in integers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,9 +20,10 @@ from pipeline.content import digest, replaced
 from pipeline.errors import ConfigError
 from pipeline.metrics import name_of
 from pipeline.procedure import Metric
+from pipeline.report.class_table import ClassTable, class_table
 from pipeline.statistics import ClassCounts, ConfusionMatrix, Marginals
 
-__all__ = ["Kept", "kept"]
+__all__ = ["Kept", "kept", "per_class"]
 
 KEEP = (
     "the callback keeps one (keep_matrix=True) of predicted classes, at the threshold of the "
@@ -105,3 +107,23 @@ def kept(metrics: Collection, matrix: Collection | None, where: str) -> Kept:
     (statistic,) = next(metric.passes(metrics.schema)).values()
     (state,) = matrix.states.values()
     return Kept(metrics.schema, metrics.states, state, statistic, where)
+
+
+def per_class(collection: Collection) -> ClassTable | None:
+    """Return the table of classes of all metrics that have a number for each.
+
+    Whatever averages they were asked for: what they are made of is there.
+    """
+    there, names = kept(collection, None, "the collection"), collection.choice.class_names
+    classes = names or tuple(map(str, range(collection.choice.classes)))
+    metrics = {
+        name: replaced(metric, average=("macro", "none"))
+        for name, metric in collection.items()
+        if "weighted" in getattr(metric, "known", ())  # averages over classes
+    }
+    if not metrics:
+        return None
+    numbers: dict[str, Any] = {f"{stem}_{label}": math.nan for stem in metrics for label in classes}
+    outcomes = {name: there.outcome(metric) for name, metric in metrics.items()}
+    numbers |= replace(collection.choice, metrics=metrics).keyed(outcomes)
+    return class_table(numbers, classes)

@@ -21,7 +21,7 @@ import numpy as np
 from pipeline import files
 from pipeline.errors import ConfigError, CorruptError, DataError, IncompleteError, MissingInputError
 
-__all__ = ["RUNNING", "Moment", "Partial", "Run", "complete", "each_moment"]
+__all__ = ["RUNNING", "Moment", "Partial", "Run", "complete", "differing", "each_moment"]
 
 FORMAT = 1
 HEADER = "featfold"
@@ -249,15 +249,20 @@ def complete(partials: Sequence[Partial], what: str) -> list[Partial]:
     by_rank = sorted(partials, key=lambda partial: partial.rank)
     others = [p.rank for p in by_rank if p.declaration != by_rank[0].declaration]
     if others:
+        said = [dict(partial.about.get("declared", {})) for partial in by_rank]
         raise DataError(
-            f"{what}: ranks {others} declare other metrics, classes or options than rank 0 "
-            f"({_declared(by_rank[others[0]])}; rank 0: {_declared(by_rank[0])})"
+            f"{what}: ranks {others} declare other metrics, classes or options than rank 0: "
+            f"{differing(said[others[0]], said[0])}"
         )
     return by_rank
 
 
-def _declared(partial: Partial) -> str:
-    return str(partial.about.get("summary", partial.declaration[:8]))
+def differing(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Say how two declarations differ: the first few options that do."""
+    keys = [key for key in {**ours, **theirs} if theirs.get(key) != ours.get(key)]
+    words = [f"{key} {theirs.get(key, 'none')}, not {ours.get(key, 'none')}" for key in keys[:3]]
+    more = f"; {len(keys) - 3} more" if len(keys) > 3 else ""
+    return "; ".join(words) + more
 
 
 def _joined(numbers: Sequence[int]) -> str:

@@ -6,7 +6,10 @@ ignored classes included: what metrics are made of that nobody had asked for.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +17,10 @@ import numpy as np
 from pipeline.choice import Choice
 from pipeline.collection import Collection
 from pipeline.content import from_tree, to_tree
-from pipeline.ddp.files import Partial
+from pipeline.ddp.files import Moment, Partial, Run
 from pipeline.errors import CorruptError
 
-__all__ = ["MATRIX", "METRICS", "arrays_of", "definition", "merged"]
+__all__ = ["MATRIX", "METRICS", "arrays_of", "declared", "definition", "merge", "merged"]
 
 METRICS, MATRIX = "metrics", "matrix"
 
@@ -29,6 +32,16 @@ def definition(choice: Choice) -> dict[str, Any]:
         "classes": list(choice.class_names) or choice.classes,
         "task": choice.task,
     }
+
+
+def declared(choice: Choice) -> dict[str, str]:
+    """Return what is declared, option by option, to name what differs between two."""
+    found = {"classes": str(choice.class_names or choice.classes), "task": choice.task}
+    for name, metric in choice.metrics.items():
+        found[name] = type(metric).__name__
+        if dataclasses.is_dataclass(metric):
+            found |= {f"{name}.{f.name}": repr(getattr(metric, f.name)) for f in fields(metric)}
+    return found
 
 
 def arrays_of(collections: Mapping[str, Collection]) -> dict[str, np.ndarray[Any, Any]]:
@@ -51,6 +64,21 @@ def merged(partials: Sequence[Partial], name: str = METRICS) -> Collection | Non
             total = made
         else:
             total.merge(made)
+    return total
+
+
+def merge(
+    run: str | Path | Run, moment: Moment, attempt: int | None = None, wait_seconds: float = 0.0
+) -> Collection:
+    """Return the collection that the partials of all ranks at a moment add up to.
+
+    Any process may do so, at any time; ranks that have not written yet are waited for. Which
+    attempt is taken, and what is raised where a rank is missing, there twice or of other metrics,
+    says :meth:`Run.gathered`.
+    """
+    where = run if isinstance(run, Run) else Run(run)
+    total = merged(where.gathered(moment, attempt, wait_seconds))
+    assert total is not None
     return total
 
 

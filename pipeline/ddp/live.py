@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from pipeline.collection import Collection
+from pipeline.ddp.files import differing
 from pipeline.errors import ConfigError, DataError, FeatfoldError, NotJoinedError
 
 __all__ = ["Meeting", "Ranks", "meet", "ranks", "reduced"]
@@ -203,11 +204,13 @@ def _agree(meeting: Meeting) -> None:
         said = [record.get(key) for record in meeting.records]
         others = [rank for rank, one in enumerate(said) if one != said[0]]
         if others:
-            words = [record.get("summary", "") for record in meeting.records]
+            what = f"{key} {said[others[0]]!r}, not {said[0]!r}"
+            if key == "declaration":
+                first, other = (meeting.records[rank]["declared"] for rank in (0, others[0]))
+                what = differing(other, first)
             raise DataError(
-                f"metric sync {meeting.number}: {key} {said[others[0]]!r} on ranks {others}, "
-                f"{said[0]!r} on rank 0 ({words[others[0]]}; rank 0: {words[0]}); compute the same "
-                "collection on every rank, in the same order"
+                f"metric sync {meeting.number}: ranks {others} came with another collection than "
+                f"rank 0: {what}; compute the same one on every rank, in the same order"
             )
 
 

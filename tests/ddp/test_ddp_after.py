@@ -162,9 +162,9 @@ def test_the_latest_complete_attempt_counts_and_an_incomplete_moment_is_left_out
 
 def test_what_does_not_follow_is_named(run, tmp_path):
     with pytest.raises(
-        ConfigError, match="auroc does not follow from unet, attempt 1, val at step 5"
+        ConfigError, match="iou does not follow from unet, attempt 1, val at step 5"
     ):
-        after(run, [ff.metrics.AUROC(), "iou"])
+        after(run, ff.metrics.IoU(weights="weights"))
     with pytest.raises(ConfigError, match="no class is called 'tram'"):
         after(run, "iou", ignore="tram")
     with pytest.raises(ConfigError, match="car would be part of two classes"):

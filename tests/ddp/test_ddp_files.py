@@ -22,7 +22,7 @@ VAL = Moment("val", step=12, batch=24, collection="val_metrics")
 
 
 def partial(rank, run="unet", attempt=1, moment=VAL, world_size=2, declaration="abc", value=1):
-    about = {"rows": 3, "summary": f"Collection {declaration}"}
+    about = {"rows": 3, "declared": {"classes": "3", "iou.average": declaration}}
     return Partial(
         run, attempt, moment, rank, world_size, declaration, about, {"x": np.full(2, value)}
     )
@@ -101,7 +101,9 @@ def test_partials_of_two_process_groups_are_told_apart(run):
 def test_a_rank_with_another_declaration_is_named(run):
     run.write(partial(0))
     run.write(partial(1, declaration="xyz"))
-    with pytest.raises(DataError, match=r"ranks \[1\] declare other metrics.*Collection xyz"):
+    with pytest.raises(
+        DataError, match=r"ranks \[1\] declare other metrics.*iou.average xyz, not abc"
+    ):
         run.gathered(VAL)
 
 
