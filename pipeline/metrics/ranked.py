@@ -13,7 +13,7 @@ import numpy as np
 from pipeline.chunk import Schema
 from pipeline.content import replaced, value
 from pipeline.errors import ConfigError
-from pipeline.metrics.tallies import Tally, Totals
+from pipeline.metrics.tallies import Tally, Totals, added_up
 from pipeline.procedure import REHEARSING, MetricResult, Passes
 from pipeline.statistics import (
     Bins,
@@ -165,32 +165,25 @@ def tallied(source: Source, metric: Any, schema: Schema) -> Passes[MetricResult]
     if source.fixed:
         edges = score_edges()
         counted = yield {"ranks": ScoreCounts(source.of, edges, source.positive, source.where)}
-        return _told(metric, [counted["ranks"]])
+        return _told(metric, counted["ranks"])
     found: Ordered = (yield {"ranks": source.ranks})["ranks"]
     if REHEARSING.get():
         yield from _rehearsed(source, schema, found)
     if source.bins is not None and not found.exact:
         edges = refined_edges(found.bins(), source.bins)
         bins = yield {"bins": RankHistogram(source.of, edges, source.positive, source.where)}
-        return _told(metric, [bins["bins"]])
-    tally = metric.tally(metric.totals(*found.rows))
-    if source.exact and not found.exact:
-        yield from _resolved(source, found.bins(), tally, source.width(schema))
-        numbers: MetricResult = tally.numbers()
-        return numbers
-    for piece in found.pieces():
-        tally.take(piece)
-    numbers = tally.numbers()
-    return numbers
+        return _told(metric, bins["bins"])
+    totals = metric.totals(*found.rows)
+    if not source.exact or found.exact or totals.lacks:
+        return added_up(metric.tally(totals), found.pieces())
+    tally: Tally = metric.tally(totals)
+    yield from _resolved(source, found.bins(), tally, source.width(schema))
+    return tally.numbers()
 
 
-def _told(metric: Any, pieces: list[Bins]) -> MetricResult:
-    rows = [sum(int(side.sum()) for side in sides) for sides in zip(*pieces, strict=True)][:2]
-    tally = metric.tally(metric.totals(*rows))
-    for piece in pieces:
-        tally.take(piece)
-    numbers: MetricResult = tally.numbers()
-    return numbers
+def _told(metric: Any, bins: Bins) -> MetricResult:
+    totals = metric.totals(int(bins.negatives.sum()), int(bins.positives.sum()))
+    return added_up(metric.tally(totals), [bins])
 
 
 def _resolved(source: Source, bins: Bins, tally: Tally, width: int) -> Passes[None]:

@@ -22,6 +22,7 @@ from pipeline.metrics.tallies import (
     Tally,
     Totals,
     TrapezoidSum,
+    added_up,
 )
 from pipeline.metrics.thresholds import FalsePositiveRate, TruePositiveRate, decimal
 from pipeline.procedure import Estimate, MetricResult
@@ -188,6 +189,5 @@ def _number(ranks: Ranks, make: Callable[[Totals], Tally]) -> Estimate:
     negatives, positives = _counts(ranks)
     tally = make(Totals(int(negatives.sum()), int(positives.sum()), missing_side(ranks)))
     order = np.arange(len(negatives))
-    tally.take(Bins(negatives, positives, order, order))
-    (number,) = tally.numbers().values()
+    (number,) = added_up(tally, [Bins(negatives, positives, order, order)]).values()
     return number

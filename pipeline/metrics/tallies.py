@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol, final
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = [
     "Tally",
     "Totals",
     "TrapezoidSum",
+    "added_up",
     "filled",
     "known",
 ]
@@ -48,6 +50,11 @@ class Totals(NamedTuple):
 class Tally(Protocol):
     """Numbers of a metric on their way."""
 
+    @property
+    def totals(self) -> Totals:
+        """Rows of both classes; where one has none, there is nothing to take."""
+        ...
+
     def opens(self, bins: Bins) -> Mask:
         """Return the bins (b,), the next ones, of which more must be known for exact numbers."""
         ...
@@ -61,11 +68,18 @@ class Tally(Protocol):
         ...
 
 
+def added_up(tally: Tally, pieces: Iterable[Bins]) -> MetricResult:
+    """Return the numbers of a tally that takes all bins."""
+    for piece in () if tally.totals.lacks else pieces:
+        tally.take(piece)
+    return tally.numbers()
+
+
 class Tallies:
     """Several tallies of the same rows."""
 
     def __init__(self, *each: Tally) -> None:
-        self.each = each
+        self.each, self.totals = each, each[0].totals
 
     def opens(self, bins: Bins) -> Mask:
         return np.logical_or.reduce([tally.opens(bins) for tally in self.each])  # type: ignore[no-any-return]

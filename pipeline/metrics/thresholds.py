@@ -161,7 +161,7 @@ class BestThreshold(ABC):
         self.running = Running(totals)
         pair = (totals.positives, totals.negatives)
         self.hits, self.misses = pair[::-1] if low else pair
-        self.best, self.threshold = Fraction(-1), 0
+        self.best, self.ends = Fraction(-1), (0, 0)
         self.floor = -math.inf
         """What is known to be reached somewhere, also in bins to come."""
         self.open: list[tuple[Floats, Counts, Counts]] = []
@@ -182,7 +182,8 @@ class BestThreshold(ABC):
     def opens(self, bins: Bins) -> Mask:
         at = self.running.oriented(bins, low=self.low)
         self.floor = max(self.floor, float(self._ends(at).max(initial=-math.inf)))
-        mask: Mask = ~known(bins) & (self._most(at) >= self.floor - NEARLY)
+        several = bins.least != bins.greatest  # of one row, it is the threshold that is not known
+        mask: Mask = several & (self._most(at) >= self.floor - NEARLY)
         return mask
 
     @final
@@ -197,8 +198,8 @@ class BestThreshold(ABC):
             )
             # Bins ascend: of equal quotients the last is the surest, or with low ones the first.
             if value > self.best or (value == self.best and not self.low):
-                end = bins.greatest if self.low else bins.least
-                self.best, self.threshold = value, int(end[place])
+                self.best = value
+                self.ends = int(bins.least[place]), int(bins.greatest[place])
         unknown = ~known(bins)
         if unknown.any():
             self.open.append((self._most(at)[unknown], bins.least[unknown], bins.greatest[unknown]))
@@ -208,16 +209,17 @@ class BestThreshold(ABC):
     def numbers(self) -> MetricResult:
         if self.totals.lacks:
             return dict.fromkeys(self.keys, undefined(self.totals.lacks))
-        best, (number, threshold) = float(self.number(self.best)), self.keys
+        value, (number, threshold) = float(self.number(self.best)), self.keys
         most, least, greatest = self._better()
+        low, high = min([self.ends[0], *least.tolist()]), max([self.ends[1], *greatest.tolist()])
+        at = Estimate(
+            _score(self.ends[1 if self.low else 0]), _score(low), _score(high), exact=low == high
+        )
         if not len(most):
-            return {number: exactly(best), threshold: exactly(_score(self.threshold))}
+            return {number: exactly(value), threshold: at}
         upper = float(self.number(Fraction(float(most.max())))) + NEARLY
-        low, high = min(self.threshold, int(least.min())), max(self.threshold, int(greatest.max()))
-        return {
-            number: between((best + upper) / 2, math.nextafter(best, 0.0), upper),
-            threshold: Estimate(_score(self.threshold), _score(low), _score(high), exact=False),
-        }
+        lower = math.nextafter(value, 0.0)
+        return {number: between((value + upper) / 2, lower, upper), threshold: at}
 
     @final
     def _better(self) -> tuple[Floats, Counts, Counts]:

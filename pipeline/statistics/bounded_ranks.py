@@ -62,7 +62,10 @@ class Ordered(NamedTuple):
         """Yield the bins in ascending order, some at a time; one bin a score where exact."""
         for scores, negatives, positives in pieces(self.sides):
             least = arrays.sort_keys(scores) if self.exact else scores
-            greatest = least if self.exact else least + ((1 << self.shift) - 1)
+            greatest = least
+            if not self.exact:
+                greatest = np.minimum(least + ((1 << self.shift) - 1), BEYOND - 1)
+                least = np.maximum(least, LEAST)
             yield Bins(negatives, positives, least, greatest)
 
     def bins(self) -> Bins:
