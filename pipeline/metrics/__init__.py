@@ -6,13 +6,13 @@ Each is a thin wrapper of a pure function of the statistic's result, which may b
 import importlib
 from typing import Any
 
+from pipeline.metrics.bootstrap import ImageIntervals as ImageIntervals
+from pipeline.metrics.bootstrap import image_intervals as image_intervals
 from pipeline.metrics.coefficients import accuracy as accuracy
 from pipeline.metrics.coefficients import balanced_accuracy as balanced_accuracy
 from pipeline.metrics.coefficients import generalised_dice as generalised_dice
 from pipeline.metrics.coefficients import kappa as kappa
 from pipeline.metrics.coefficients import mcc as mcc
-from pipeline.metrics.bootstrap import ImageIntervals as ImageIntervals
-from pipeline.metrics.bootstrap import image_intervals as image_intervals
 from pipeline.metrics.comparison import Scored as Scored
 from pipeline.metrics.comparison import agreement as agreement
 from pipeline.metrics.comparison import compared as compared

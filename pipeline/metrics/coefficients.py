@@ -54,7 +54,7 @@ def balanced_accuracy(counts: Any, *, adjusted: bool = False) -> Estimate:
     found = cells(counts)
     labelled = found.t != 0
     present = int(np.count_nonzero(labelled))
-    recalls = scaled_sum(found.tp[labelled], found.t[labelled], np.ones(present, np.int64))
+    recalls = scaled_sum(found.tp[labelled], found.t[labelled])
     if not adjusted or not present:
         return quotient(recalls, present << GUARD_BITS, NO_ROWS)
     chance = "all labels are of one class, so that chance is always right"
@@ -113,13 +113,9 @@ def kappa_of(found: Cells, distances: Any = None, weighting: str = "none") -> Es
 
 def _expected(found: Cells, weighting: str) -> int:
     """Return the sum of w_ij t_i p_j over all pairs of classes."""
-    if weighting == "linear":
-        t, p, total = 0, 0, 0
-        all_t, all_p = added(found.t), added(found.p)
-        for one, other in entries(found.t, found.p):
-            t, p = t + one, p + other
-            total += t * (all_p - p) + p * (all_t - t)
-        return total
+    if weighting == "linear":  # |i - j| counts the steps from one class to the next between them
+        t, p = np.cumsum(found.t), np.cumsum(found.p)
+        return dot(t, p[-1] - p) + dot(p, t[-1] - t)
     steps = np.arange(len(found.t), dtype=np.int64)
     squares = steps * steps
     return (
@@ -149,12 +145,15 @@ def generalised_dice(
     power = 2 - DICE_WEIGHTINGS.index(weighting)
     size = np.where(found.t != 0, found.t, present.min())
     places = GUARD_BITS + power * int(size.max()).bit_length()
+    sizes, place = np.unique(size, return_inverse=True)
+    both = found.combined((0, 1, 1, 0))
+    right, some = np.zeros((2, len(sizes)), both.dtype)
+    np.add.at(right, place, found.tp)
+    np.add.at(some, place, both)
     numerator = denominator = 0
-    some = found.combined((0, 1, 1, 0))
-    used = some != 0
-    for tp, both, t in entries(found.tp[used], some[used], size[used]):
+    for tp, either, t in entries(right, some, sizes):
         numerator += (2 * tp << places) // t**power
-        denominator += (both << places) // t**power
+        denominator += (either << places) // t**power
     return quotient(numerator, denominator, NO_ROWS)
 
 

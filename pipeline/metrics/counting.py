@@ -72,12 +72,10 @@ class Counting(ABC):
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise ConfigError(f"task: {self.task!r} is unknown; choose {', '.join(TASKS)}")
-        if self.top_k < 1 or (self.top_k > 1 and self.task != "multiclass"):
-            raise ConfigError(
-                f"top_k: {self.top_k}; expected 1 or more, and 1 for a {self.task} task"
-                if self.task != "multiclass"
-                else f"top_k: {self.top_k}; expected 1 or more"
-            )
+        if self.top_k < 1:
+            raise ConfigError(f"top_k: {self.top_k}; expected 1 or more")
+        if self.top_k > 1 and self.task != "multiclass":
+            raise ConfigError(f"top_k: {self.top_k}; expected 1 for a {self.task} task")
         if self.top_k > 1 and self.of is not None:
             raise ConfigError("top_k: it chooses among stored logits; leave out of")
         object.__setattr__(self, "ignore", _ignored(self.ignore))

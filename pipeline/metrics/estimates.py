@@ -21,6 +21,10 @@ GUARD_BITS = 128
 STEP = 65_536
 """Entries that are Python integers at a time: they take ten times the memory of their array."""
 INT64_LIMIT = 2**62
+LEAST_BITS = 8
+"""Fewest bits at a time in long division: with fewer, Python integers are faster."""
+LIMB_BITS, LIMB_ROWS = 20, 2**20
+"""Products of so many digits of so many bits add up to less than 2^63."""
 
 
 def exactly(number: float) -> Estimate:
@@ -59,22 +63,42 @@ def mean_quotient(
     Undefined with ``reason`` where nothing is left, or all weights are zero.
     """
     defined = denominators != 0
-    weight = np.ones(len(numerators), np.int64) if weights is None else weights
-    total = scaled_sum(numerators[defined], denominators[defined], weight[defined])
-    return quotient(total, added(weight[defined]) << GUARD_BITS, reason)
+    chosen = None if weights is None else weights[defined]
+    total = scaled_sum(numerators[defined], denominators[defined], chosen)
+    of = int(np.count_nonzero(defined)) if chosen is None else added(chosen)
+    return quotient(total, of << GUARD_BITS, reason)
 
 
-def scaled_sum(numerators: Whole, denominators: Whole, weights: Whole) -> int:
-    """Return the sum of weights numerators / denominators (k,) in units of 2^-128.
+def scaled_sum(numerators: Whole, denominators: Whole, weights: Whole | None = None) -> int:
+    """Return the sum of weights x numerators / denominators (k,) in units of 2^-128.
 
-    Each term is rounded down to a unit. Only quotients other than 0 and 1 are looked at one by one.
+    Each quotient, none below 0, is cut off after at least as many binary places.
     """
-    whole = numerators == denominators
-    between = ~whole & (numerators != 0)
-    total = added(weights[whole]) << GUARD_BITS
-    for w, a, b in entries(weights[between], numerators[between], denominators[between]):
-        total += (w * a << GUARD_BITS) // b
-    return total
+    if not len(numerators):
+        return 0
+    bits = 62 - int(denominators.max()).bit_length()
+    if numerators.dtype == object or denominators.dtype == object or bits < LEAST_BITS:
+        return _scaled_sum(numerators, denominators, weights)
+    # Long division of all quotients at once, by digits of so many bits.
+    digits, rest = np.divmod(numerators, denominators)
+    total = weighted_sum(digits, weights)
+    places = 0
+    while places < GUARD_BITS:
+        digits, rest = np.divmod(rest << bits, denominators)
+        total = (total << bits) + weighted_sum(digits, weights)
+        places += bits
+    return total >> places - GUARD_BITS
+
+
+def _scaled_sum(numerators: Whole, denominators: Whole, weights: Whole | None) -> int:
+    ones = np.ones(len(numerators), np.int64)
+    terms = entries(ones if weights is None else weights, numerators, denominators)
+    return sum((w * a << GUARD_BITS) // b for w, a, b in terms)
+
+
+def weighted_sum(x: Whole, weights: Whole | None) -> int:
+    """Return the exact sum of x (k,), or of weights x."""
+    return added(x) if weights is None else dot(x, weights)
 
 
 def root_quotient(numerator: int, left: int, right: int, reason: str) -> Estimate:
@@ -116,11 +140,21 @@ def added(x: Whole) -> int:
 
 
 def dot(x: Whole, y: Whole) -> int:
-    """Return the exact sum of x * y over whole numbers (k,), none below zero."""
-    small = x.dtype != object and y.dtype != object and len(x)
-    if small and int(x.max()) * int(y.max()) * len(x) < INT64_LIMIT:
-        return int(np.dot(x, y))
-    return sum(a * b for a, b in entries(x, y))
+    """Return the exact sum of x y over whole numbers (k,), none below zero."""
+    if object in (x.dtype, y.dtype):
+        return sum(a * b for a, b in entries(x, y))
+    return sum(
+        int(np.dot(a, b)) << place + other
+        for start in range(0, len(x), LIMB_ROWS)
+        for place, a in _limbs(x[start : start + LIMB_ROWS])
+        for other, b in _limbs(y[start : start + LIMB_ROWS])
+    )
+
+
+def _limbs(x: Whole) -> Iterator[tuple[int, Whole]]:
+    """Yield the digits of LIMB_BITS bits of int64 numbers, and the place of each."""
+    for place in range(0, int(x.max()).bit_length(), LIMB_BITS):
+        yield place, (x >> place) & (2**LIMB_BITS - 1)
 
 
 def entries(*columns: Whole) -> Iterator[tuple[int, ...]]:

@@ -155,6 +155,8 @@ def averaged(
             f"{name}_classes_averaged": exactly(float(np.count_nonzero(denominators))),
         }
     if average == "weighted":
+        if found.rows:
+            reason = f"no class with rows has {ratio.made_of}"
         return {f"{name}_weighted": mean_quotient(numerators, denominators, found.t, reason)}
     if average == "binary":
         chosen = found.classes == 1
@@ -162,13 +164,23 @@ def averaged(
         lacks = f"class 1 has no {ratio.made_of}" if found.rows else NO_ROWS
         alone = next((quotient(a, b, lacks) for a, b in pairs), undefined("class 1 is ignored"))
         return {name: alone}
-    each = entries(found.classes, numerators, denominators)
-    return {
-        f"{name}_{c}": quotient(
-            a, b, f"class {c} has no {ratio.made_of}" if found.rows else NO_ROWS
-        )
-        for c, a, b in each
-    }
+    return _by_class(name, ratio, found, numerators, denominators)
+
+
+def _by_class(
+    name: str, ratio: Ratio, found: Cells, numerators: Whole, denominators: Whole
+) -> dict[str, Estimate]:
+    known: dict[tuple[int, int], Estimate] = {}  # a million classes have few different counts
+    numbers = {}
+    for c, a, b in entries(found.classes, numerators, denominators):
+        number = known.get((a, b))
+        if number is None:
+            lacks = f"class {c} has no {ratio.made_of}" if found.rows else NO_ROWS
+            number = quotient(a, b, lacks)
+            if b:
+                known[a, b] = number
+        numbers[f"{name}_{c}"] = number
+    return numbers
 
 
 def check_options(average: object, absent: str, known: Iterable[str] = AVERAGES) -> None:

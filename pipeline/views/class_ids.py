@@ -30,7 +30,7 @@ class Truth:
         return frozenset({"labels"})
 
     def shape(self, schema: Schema) -> tuple[int, ...]:
-        return schema.spec("labels").shape
+        return schema.arrays["labels"].shape if "labels" in schema.arrays else ()
 
     def nbytes(self, schema: Schema, rows: int) -> int:
         return 0 if "labels" in schema.arrays else rows
