@@ -84,10 +84,11 @@ def fold(
     folds = [_Fold(statistic, split.schema, place) for statistic in statistics]
     outputs = [_Output(request, block) for request in rows]
     members: list[_Fold | _Output] = [*folds, *outputs]
-    takers = _Takers([m for m in members if not m.waits], split.schema, arena, block)
-    group = _Group([m for m in members if m.waits], split.schema, arena, block)
+    late = [member for member in members if member.waits and block.rows]
+    takers = _Takers([m for m in members if m not in late], split.schema, arena, block)
+    group = _Group(late, split.schema, arena, block)
     group.grain = group_of(split, statistics, rows, shrink)
-    groups = gathers([group] if group.grain else [], split.schema, arena, block)
+    groups = gathers([group] if late else [], split.schema, arena, block)
     read_nbytes = 0
     step = step_of(split, statistics, shrink)
     step_rows = None if step == split.chunk_rows else step

@@ -30,7 +30,8 @@ class KNN:
     there are more classes. Fit: one pass that writes the bank block by block, the same for every k;
     appended blocks are read alone. ``max_bank`` keeps that many rows, those whose ids have the
     smallest hashes. Several k up to 16, 64, 256 or 1024 share one search. A bank of more than
-    256 MiB is not saved with the scorer, but read again from the cache for every chunk of rows.
+    256 MiB is not saved with the scorer, but read again from the cache for every group of rows
+    that 128 MiB hold; a plan counts these.
 
     Raises :class:`ConfigError` for k < 1, :class:`DataError` for k above the rows of the bank.
 

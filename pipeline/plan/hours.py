@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from pipeline.bank import Bank, searches
 from pipeline.calibration import Calibration
 from pipeline.chunk import Schema
 from pipeline.content import Const, constants_in, replaced
@@ -63,23 +64,32 @@ def _compute_seconds(work: Work, rates: Calibration) -> float:
         flops = _scatter_flops(statistic, schema)
         narrow = getattr(statistic, "products", "float64") == "float32"
         seconds += flops / (rates.float32_flops if narrow else rates.float64_flops)
-    for constant, tokens in _matrices(work).items():
+    for matrix, tokens in _matrices(work).items():
         # A symmetric product, which rates count, takes half the multiplications of a general one.
-        products = 2.0 * schema.rows * tokens * math.prod(constant.shape)
+        products = 2.0 * schema.rows * tokens * _size(matrix)
         seconds += 2 * products / rates.float64_flops
     return seconds
 
 
-def _matrices(work: Work) -> dict[Const, int]:
-    """Return the fitted matrices that rows are multiplied with, and how many rows an image is."""
-    found: dict[Const, int] = {}
+def _size(matrix: Const | Bank) -> int:
+    entries = (matrix.entries, matrix.width) if isinstance(matrix, Bank) else matrix.shape
+    return math.prod(entries)
+
+
+def _matrices(work: Work) -> dict[Const | Bank, int]:
+    """Return the fitted matrices that rows are multiplied with, and how many rows an image is.
+
+    Banks in files are among them.
+    """
+    found: dict[Const | Bank, int] = {}
     requests: tuple[Any, ...] = (*work.statistics, *work.rows)
     for request in requests:
         tokens = [view for view in closure(request.views) if isinstance(view, Tokens)]
         each = max((view.shape(work.split.schema)[0] for view in tokens), default=1)
-        for constant in constants_in(request):
-            if len(constant.shape) == 2:
-                found[constant] = max(each, found.get(constant, 0))
+        constants = [constant for constant in constants_in(request) if len(constant.shape) == 2]
+        banks = [view.bank for view in searches(request.views)]  # type: ignore[attr-defined]
+        for matrix in (*constants, *banks):
+            found[matrix] = max(each, found.get(matrix, 0))
     return found
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import pipeline.fold
 from pipeline.bank import building, groups, held, rows, streamed, waiting
+from pipeline.calibration import Calibration
 from pipeline.chunk import ArraySpec, Chunk
 from pipeline.detectors.anomaly_dino import AnomalyDINO
 from pipeline.detectors.ensemble import Ensemble
@@ -18,7 +19,7 @@ from pipeline.detectors.relation import Relation
 from pipeline.engine import Dask, Job, Settings, Threads, pending, rehearse, run_jobs, run_serial
 from pipeline.errors import DataError
 from pipeline.fold import fold, group_of
-from pipeline.plan import Pass, Work, explain, project, summary
+from pipeline.plan import Pass, Work, explain, forecast, project, summary
 from pipeline.procedure import Rows, Scored, Scores
 from pipeline.statistics import Sums
 from pipeline.store import Store
@@ -192,6 +193,19 @@ def test_a_plan_before_the_fit_counts_the_same_reads(train, test, tmp_path):
     assert counted[0].banks_nbytes == counted[1].banks_nbytes
 
 
+def test_hours_count_the_search_in_files_as_one_in_memory(train, test, tmp_path, monkeypatch):
+    def span(scorer):
+        pass_, left = scoring(scorer, test)
+        rates = Calibration(1e15, 1e15, 1e6, 1e15, 1e15)
+        return forecast(pass_, left(tmp_path), rates, 1, 2**40)
+
+    held = span(fitted("knn", train, tmp_path))
+    monkeypatch.setattr(building, "BANK_LIMIT_NBYTES", 0)
+    streamed = span(fitted("knn", train, tmp_path))
+    assert held.least_seconds > 4 * BLOCKS * BLOCK_ROWS * 160 * D / 1e6
+    assert streamed.least_seconds == pytest.approx(held.least_seconds, rel=1e-6)
+
+
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", DETECTORS)
 def test_groups_change_no_bit(train, tmp_path, monkeypatch, of_rows, name, masked):
@@ -205,7 +219,7 @@ def test_groups_change_no_bit(train, tmp_path, monkeypatch, of_rows, name, maske
         for chunk_rows in (1, 7, 39, 40):
             sizes = [min(chunk_rows, 40 - start) for start in range(0, 40, chunk_rows)]
             for view, scores in expected.items():
-                found = scored(scorer, data.cut([[*sizes]]), view=view)
+                found = scored(scorer, data.cut([[0, *sizes, 0], [0]]), view=view)
                 assert_same(found, scores)
 
 

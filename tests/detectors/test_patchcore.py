@@ -2,9 +2,11 @@ import numpy as np
 import pytest
 from scipy import spatial, special
 
+from pipeline.chunk import ArraySpec
 from pipeline.detectors.patchcore import PatchCore
-from pipeline.engine import Job, Threads, rehearse, run_jobs
+from pipeline.engine import Job, Threads, Trace, rehearse, run_jobs, run_serial
 from pipeline.errors import ConfigError
+from pipeline.store import Store
 from pipeline.testing import DetectorLaws, assert_same, drive, recipes
 
 
@@ -161,3 +163,37 @@ def test_a_plan_counts_a_composable_coreset_before_it_is_there():
         assert counted.shape == (int(0.5 * min(max_bank, 240 * 4)), 12)
         assert real.shape[0] <= counted.shape[0]
         assert counted.dtype == real.dtype
+
+
+def test_appended_blocks_alone_are_read_for_a_composable_coreset(tmp_path):
+    rows = recipes.labelled(rows=200)
+    names = ("features", "labels")
+    layout = {"features": "TD", "labels": ""}
+    specs = {n: ArraySpec(rows.arrays[n].shape[1:], str(rows.arrays[n].dtype), layout[n])
+             for n in names}  # fmt: skip
+    store = Store.create(tmp_path / "feats.zarr")
+    row_nbytes = sum(spec.nbytes for spec in specs.values())
+    writer = store.create_split(
+        "id/train", specs, classes=5, rows=150, block_nbytes=50 * row_nbytes,
+        chunk_nbytes=10 * specs["features"].nbytes,
+    )  # fmt: skip
+    parts = [rows.take(np.arange(start, start + 50)).arrays for start in range(0, 200, 50)]
+    parts = [{name: part[name] for name in names} for part in parts]
+    for block, part in zip(writer.blocks, parts[:3], strict=True):
+        writer.write(block.index, part)
+    detector = PatchCore(ratio=0.05, max_bank=100, coreset="composable")
+
+    def fit(execute):
+        trace = Trace()
+        job = {"it": Job(detector, {"train": (Store.open(store.root).split("id/train"),)})}
+        return run_jobs(job, execute, trace=trace)["it"], trace.read_nbytes
+
+    cached = Threads(2, tmp_path / "cache")
+    first, nbytes = fit(cached)
+    assert nbytes == 150 * row_nbytes
+    assert fit(cached) == (first, 0)
+    writer.append(parts[3])
+    second, nbytes = fit(cached)
+    assert nbytes == 50 * row_nbytes
+    assert second != first
+    assert fit(run_serial)[0] == second
