@@ -6,8 +6,15 @@ Each is a thin wrapper of a pure function of the statistic's result, which may b
 import importlib
 from typing import Any
 
+from pipeline.metrics.adaptive import ACE as ACE
+from pipeline.metrics.adaptive import ClasswiseECE as ClasswiseECE
 from pipeline.metrics.bootstrap import ImageIntervals as ImageIntervals
 from pipeline.metrics.bootstrap import image_intervals as image_intervals
+from pipeline.metrics.calibration import ECE as ECE
+from pipeline.metrics.calibration import MCE as MCE
+from pipeline.metrics.calibration import RMSCE as RMSCE
+from pipeline.metrics.calibration import Reliability as Reliability
+from pipeline.metrics.calibration import ReliabilityDiagram as ReliabilityDiagram
 from pipeline.metrics.coefficients import accuracy as accuracy
 from pipeline.metrics.coefficients import balanced_accuracy as balanced_accuracy
 from pipeline.metrics.coefficients import generalised_dice as generalised_dice
@@ -38,6 +45,9 @@ from pipeline.metrics.per_class import Recall as Recall
 from pipeline.metrics.per_class import Specificity as Specificity
 from pipeline.metrics.per_class import TopKAccuracy as TopKAccuracy
 from pipeline.metrics.per_class import class_metric as class_metric
+from pipeline.metrics.probabilities import NLL as NLL
+from pipeline.metrics.probabilities import Brier as Brier
+from pipeline.metrics.probabilities import MeanConfidence as MeanConfidence
 from pipeline.metrics.ranking import aupr_trapezoid as aupr_trapezoid
 from pipeline.metrics.ranking import auroc as auroc
 from pipeline.metrics.ranking import average_precision as average_precision
@@ -61,6 +71,10 @@ from pipeline.metrics.segmentation import ImagePrecision as ImagePrecision
 from pipeline.metrics.segmentation import ImageRecall as ImageRecall
 from pipeline.metrics.segmentation import ImageTable as ImageTable
 from pipeline.metrics.segmentation import image_numbers as image_numbers
+from pipeline.metrics.selective import AURC as AURC
+from pipeline.metrics.selective import AURRA as AURRA
+from pipeline.metrics.selective import RiskCoverage as RiskCoverage
+from pipeline.metrics.selective import RiskCoverageCurve as RiskCoverageCurve
 from pipeline.metrics.whole import MCC as MCC
 from pipeline.metrics.whole import BalancedAccuracy as BalancedAccuracy
 from pipeline.metrics.whole import ExactMatch as ExactMatch

@@ -24,7 +24,8 @@ from pipeline.metrics.estimates import exactly, mean, undefined
 from pipeline.metrics.judging import NO_ELEMENTS, Judging, Sided
 from pipeline.procedure import Estimate, MetricResult, Passes
 from pipeline.quantiles import order_statistics
-from pipeline.statistics.bounded_ranks import BUDGET_NBYTES, BoundedRanks, Ordered
+from pipeline.statistics import BoundedRanks, Ordered
+from pipeline.statistics.bounded_ranks import BUDGET_NBYTES
 from pipeline.statistics.calibration_bins import CalibrationBins, ConfidenceBins
 from pipeline.statistics.exact_sums import (
     TILE_ELEMENTS,
@@ -94,15 +95,15 @@ class ACE(Sided):
     """Adaptive calibration error: ``ace`` (``ace_positive``), the ECE over bins of equal mass.
 
     Undefined where there are fewer elements than ``bins``. Probabilities are kept while they fit
-    ``budget_nbytes``, 8 bytes each; of more the value has bounds, or with ``refine`` they are read
-    about three times, and the value is exact.
+    into ``budget`` bytes, 8 each; of more the value has bounds, or with ``exact`` they are read
+    about three times, in bounded memory, and it is exact whatever their number.
 
     Differs from Nixon et al. 2019, who average it over all classes: that is ``classwise_ace``.
     """
 
     bins: int = 15
-    budget_nbytes: int = BUDGET_NBYTES
-    refine: bool = False
+    budget: int = BUDGET_NBYTES
+    exact: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,12 +112,12 @@ class ACE(Sided):
     def passes(self, schema: Schema) -> Passes[MetricResult]:
         probability, right = self.sides(schema)
         where, among = self.rows(schema), self.among(schema)
-        if self.refine:
+        if self.exact:
             edges = yield from mass_edges(schema, probability, among, self.bins)
             asked = CalibrationBins(probability, right, edges, where=where, among=among)
             found = MassBins((yield {"bins": asked})["bins"], 0.0)
         else:
-            kept = BoundedRanks(probability, right, among, self.budget_nbytes)
+            kept = BoundedRanks(probability, right, among, self.budget)
             found = equal_mass((yield {"ranks": kept})["ranks"], self.bins)
         return {f"ace{self.suffix}": _adaptive_error(found)}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY
 from typing import Any, final
 
 import numpy as np
@@ -31,6 +32,7 @@ class Judging(ABC):
     a label below 0 are left out where there is one label a row, and refused in masks.
     """
 
+    _: KW_ONLY
     task: str = "multiclass"
     kind: str = "logits"
     ignore: int | tuple[int, ...] = ()

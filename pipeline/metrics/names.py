@@ -41,6 +41,15 @@ HOMES = {
         "image_recall": "ImageRecall",
         "image_table": "ImageTable",
     },
+    "calibration": {
+        "ece": "ECE",
+        "mce": "MCE",
+        "reliability": "Reliability",
+        "rmsce": "RMSCE",
+    },
+    "adaptive": {"ace": "ACE", "classwise_ece": "ClasswiseECE"},
+    "probabilities": {"brier": "Brier", "mean_confidence": "MeanConfidence", "nll": "NLL"},
+    "selective": {"aurc": "AURC", "aurra": "AURRA", "risk_coverage": "RiskCoverage"},
     "bootstrap": {"image_intervals": "ImageIntervals"},
     "confusion": {"confusion_matrix": "ConfusionMatrix"},
     "scores": {

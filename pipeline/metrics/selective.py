@@ -7,7 +7,6 @@ are wrong. Elements of equal doubt have no order: what is said of them is the me
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -18,22 +17,32 @@ from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.metrics.estimates import exactly, undefined
 from pipeline.metrics.judging import NO_ELEMENTS, Judging
+from pipeline.metrics.ranked import Source, tallied
+from pipeline.metrics.scores import AUROC
+from pipeline.metrics.tallies import ROUNDING, Totals, between, known
 from pipeline.procedure import Estimate, MetricResult, Passes
-from pipeline.statistics.bounded_ranks import BUDGET_NBYTES, BoundedRanks, Ordered
+from pipeline.statistics import Bins, Ordered
+from pipeline.statistics.bounded_ranks import BUDGET_NBYTES
 from pipeline.views import Stored, View
 from pipeline.views.judged import Agrees, Judged
 
-__all__ = ["AURC", "AURRA", "RiskCoverage", "RiskCoverageCurve", "aurc", "risk_coverage_curve"]
+__all__ = [
+    "AURC",
+    "AURRA",
+    "RiskArea",
+    "RiskCoverage",
+    "RiskCoverageCurve",
+    "risk_coverage_curve",
+]
 
 Counts = np.ndarray[Any, np.dtype[np.int64]]
 Floats = np.ndarray[Any, np.dtype[np.float64]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
 
 DIRECT = 16
 """Largest group whose terms are added one by one."""
 TABLE = 512
 """Harmonic numbers that are looked up; beyond, their asymptotic series is right to float64."""
-ROUNDING = 2.0**-48
-"""More than float64 arithmetic can make an area wrong by."""
 PREDICTIONS = "predictions"
 
 
@@ -44,70 +53,60 @@ class RiskCoverageCurve(NamedTuple):
     risk: Floats
 
 
-def aurc(doubts: Ordered) -> Estimate:
-    """Return the area under the risk-coverage curve, (1/n) sum_k errors among the k surest / k.
+class RiskArea:
+    """Tally of the area under the risk-coverage curve, (1/n) sum_k errors among the k surest / k.
 
     Of doubts, wrong elements are negatives and right ones positives. A group of m elements of equal
     doubt with e errors, after k elements with E errors, adds the mean over all orders of it,
-    sum_{j=1..m} (E + e j / m) / (k + j). Where doubts did not fit the memory and are in bins, the
-    bounds have the errors of each bin first, or last; the value has them spread evenly.
-
-    Reference: Geifman, Uziel and El-Yaniv 2019, "Bias-reduced uncertainty estimation for deep
-    neural classifiers", arXiv 1805.08206.
+    sum_{j=1..m} (E + e j / m) / (k + j). Of a bin whose doubts differ, the bounds have its errors
+    last, or first; the value has them spread evenly.
     """
-    rows = sum(doubts.rows)
-    if not rows:
-        return undefined(NO_ELEMENTS)
-    area = math.fsum(_areas(_groups(doubts))) / rows
-    if doubts.exact or not _mixed(doubts):
-        return exactly(area)
-    last, first = (
-        math.fsum(_areas(_groups(doubts, errors_first))) / rows for errors_first in (False, True)
-    )
-    return Estimate(area, max(0.0, last - ROUNDING), min(1.0, first + ROUNDING), exact=False)
+
+    key = "aurc"
+
+    def __init__(self, totals: Totals) -> None:
+        self.totals = totals
+        self.taken = self.errors = 0
+        self.lower, self.value, self.upper = list[float](), list[float](), list[float]()
+        self.exact = True
+
+    def opens(self, bins: Bins) -> Mask:
+        mixed: Mask = (bins.negatives > 0) & (bins.positives > 0) & ~known(bins)
+        return mixed
+
+    def take(self, bins: Bins) -> None:
+        e, right = bins.negatives, bins.positives
+        m = e + right
+        k, before = self.taken + np.cumsum(m) - m, self.errors + np.cumsum(e) - e
+        none, open_ = np.zeros_like(m), self.opens(bins)
+        evenly = _of_groups(k, before, m, e)
+        last = _of_groups(k, before, right, none) + _of_groups(k + right, before, e, e)
+        first = _of_groups(k, before, e, e) + _of_groups(k + e, before + e, right, none)
+        for sums, terms in ((self.lower, last), (self.value, evenly), (self.upper, first)):
+            sums.append(math.fsum(np.where(open_, terms, evenly).tolist()))
+        self.exact = self.exact and not open_.any()
+        self.taken, self.errors = self.taken + int(m.sum()), self.errors + int(e.sum())
+
+    def numbers(self) -> MetricResult:
+        if self.totals.lacks:
+            return {self.key: undefined(self.totals.lacks)}
+        lower, value, upper = (
+            math.fsum(sums) / self.taken for sums in (self.lower, self.value, self.upper)
+        )
+        if self.exact:
+            return {self.key: exactly(value)}
+        return {self.key: between(value, lower - ROUNDING, upper + ROUNDING)}
 
 
-def _mixed(doubts: Ordered) -> bool:
-    """Tell whether wrong and right elements share a bin of several doubts."""
-    return any(
-        bool(np.any((p.negatives > 0) & (p.positives > 0) & (p.least < p.greatest)))
-        for p in doubts.pieces()
-    )
+class AccuracyArea(RiskArea):
+    """The same tally of one minus the area."""
 
+    key = "aurra"
 
-def _groups(doubts: Ordered, errors_first: bool | None = None) -> Iterator[tuple[Counts, Counts]]:
-    """Yield the wrong and right elements of successive groups, many at a time.
-
-    With ``errors_first``, or last, bins of several doubts are parted into two groups.
-    """
-    for piece in doubts.pieces():
-        wrong, right = arrays.to_host(piece.negatives), arrays.to_host(piece.positives)
-        if errors_first is not None:
-            several = arrays.to_host(piece.least < piece.greatest)
-            wrong, right = _parted(wrong, right, several, errors_first)
-        yield wrong, right
-
-
-def _parted(
-    wrong: Counts, right: Counts, several: np.ndarray[Any, Any], errors_first: bool
-) -> tuple[Counts, Counts]:
-    """Return three groups for each one: the whole of it, or else its errors and the others."""
-    none = np.zeros_like(wrong)
-    whole = np.where(several, 0, wrong), np.where(several, 0, right)
-    errors, others = (np.where(several, wrong, 0), none), (none, np.where(several, right, 0))
-    order = (whole, errors, others) if errors_first else (whole, others, errors)
-    parted = np.stack(order, axis=2).reshape(2, -1)
-    return parted[0], parted[1]
-
-
-def _areas(groups: Iterable[tuple[Counts, Counts]]) -> Iterator[float]:
-    """Yield the sums of the terms of groups, many groups at a time."""
-    taken = errors = 0
-    for wrong, right in groups:
-        m = wrong + right
-        upto, wrong_upto = taken + np.cumsum(m), errors + np.cumsum(wrong)
-        yield math.fsum(_of_groups(upto - m, wrong_upto - wrong, m, wrong).tolist())
-        taken, errors = taken + int(m.sum()), errors + int(wrong.sum())
+    def numbers(self) -> MetricResult:
+        (area,) = super().numbers().values()
+        number = Estimate(1 - area.value, 1 - area.upper, 1 - area.lower, area.exact, area.reason)
+        return {self.key: number}
 
 
 def _of_groups(k: Counts, before: Counts, m: Counts, e: Counts) -> Floats:
@@ -165,40 +164,54 @@ class Selective(Judging):
 
     Doubt is one minus the probability of the predicted class, or the stored array ``doubt``, higher
     where a model is less sure. Predictions are the array ``predictions`` where there is one, else
-    they are taken from the scores. Doubts are kept while they fit ``budget_nbytes``, 8 bytes each;
-    more are counted in bins, and an area comes with bounds.
+    they are taken from the scores. ``budget``, ``exact``, ``bins`` and ``fixed`` are as of
+    :class:`~pipeline.metrics.ranked.OfScores`: doubts are kept while they fit, more have bounds.
     """
 
     doubt: str | None = None
-    budget_nbytes: int = BUDGET_NBYTES
+    budget: int = BUDGET_NBYTES
+    exact: bool = False
+    bins: int | None = None
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Its options are checked alike.
+        AUROC(budget=self.budget, exact=self.exact, bins=self.bins, fixed=self.fixed)
 
     @final
-    def doubts(self, schema: Schema) -> Passes[Ordered]:
-        """Ask for the doubts of wrong elements (negatives) and of right ones (positives)."""
-        asked = BoundedRanks(*self._views(schema), self.among(schema), self.budget_nbytes)
-        found: Ordered = (yield {"doubts": asked})["doubts"]
-        return found
-
-    def _views(self, schema: Schema) -> tuple[View, View]:
-        """Return the views of doubts and of whether predictions are right."""
+    def source(self, schema: Schema) -> Source:
+        """Return what is ranked: the doubts of wrong elements (negatives) and of right ones."""
         brought = PREDICTIONS in schema.arrays
         hit: View = Agrees(Stored(PREDICTIONS)) if brought else self._judged(schema, "hit")
         of = self._judged(schema, "doubt") if self.doubt is None else Stored(self.doubt)
-        return of, hit
+        options = (self.budget, self.exact, self.bins, self.fixed)
+        return Source(of, hit, self.among(schema), *options)
 
     def _judged(self, schema: Schema, quantity: str) -> View:
         return Judged(self.judgements(schema), quantity)
 
+    @final
+    def totals(self, wrong: int, right: int) -> Totals:
+        """Return how many elements there are."""
+        return Totals(wrong, right, "" if wrong + right else NO_ELEMENTS)
+
 
 @value
 class AURC(Selective):
-    """Area under the risk-coverage curve: ``aurc``, see :func:`aurc`; 0 is best.
+    """Area under the risk-coverage curve: ``aurc``, see :class:`RiskArea`; 0 is best.
 
-    Differs from codes that sort once: equal doubts have no order here.
+    Reference: Geifman, Uziel and El-Yaniv 2019, "Bias-reduced uncertainty estimation for deep
+    neural classifiers", arXiv 1805.08206. Differs from codes that sort once: equal doubts have no
+    order here.
     """
 
+    def tally(self, totals: Totals) -> RiskArea:
+        """Return what adds it up."""
+        return RiskArea(totals)
+
     def passes(self, schema: Schema) -> Passes[MetricResult]:
-        return {"aurc": aurc((yield from self.doubts(schema)))}
+        return (yield from tallied(self.source(schema), self, schema))
 
 
 @value
@@ -209,10 +222,12 @@ class AURRA(Selective):
     arXiv 1907.07174. Differs from their code, whose value depends on the order of equal doubts.
     """
 
+    def tally(self, totals: Totals) -> RiskArea:
+        """Return what adds it up."""
+        return AccuracyArea(totals)
+
     def passes(self, schema: Schema) -> Passes[MetricResult]:
-        area = aurc((yield from self.doubts(schema)))
-        number = Estimate(1 - area.value, 1 - area.upper, 1 - area.lower, area.exact, area.reason)
-        return {"aurra": number}
+        return (yield from tallied(self.source(schema), self, schema))
 
 
 @value
@@ -222,4 +237,5 @@ class RiskCoverage(Selective):
     max_points: int = 500
 
     def passes(self, schema: Schema) -> Passes[RiskCoverageCurve]:
-        return risk_coverage_curve((yield from self.doubts(schema)), self.max_points)
+        found: Ordered = (yield {"ranks": self.source(schema).ranks})["ranks"]
+        return risk_coverage_curve(found, self.max_points)

@@ -73,13 +73,16 @@ def refined_edges(coarse: Bins, bins: int) -> Const:
     filled = np.flatnonzero(rows)
     if not len(filled):
         return Const(np.zeros(1, np.int64))
+    # Bins of leading bits may reach beyond the keys of infinities, where no number is.
+    least = np.maximum(arrays.to_host(coarse.least)[filled], LEAST)
     if len(filled) > bins:
         share = np.cumsum(rows[filled]) * (bins / int(rows.sum()))
         begins = np.append(True, np.diff(np.floor(share)) > 0)
-        return Const(arrays.to_host(coarse.least)[filled[begins]])
-    rows, least = rows[filled], arrays.to_host(coarse.least)[filled]
+        return Const(least[begins])
+    rows = rows[filled]
+    greatest = np.minimum(arrays.to_host(coarse.greatest)[filled], BEYOND - 1)
     # Modulo 2^64: a bin may hold numbers of both signs, and be wider than int64.
-    span = (arrays.to_host(coarse.greatest)[filled] - least).view(np.uint64) + np.uint64(1)
+    span = (greatest - least).view(np.uint64) + np.uint64(1)
     wanted = np.maximum(1, np.ceil(rows * (bins / int(rows.sum())))).astype(np.uint64)
     parts = np.minimum(span, wanted)
     step, rest = np.divmod(span, parts)

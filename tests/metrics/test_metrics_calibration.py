@@ -123,7 +123,7 @@ class TestACE(MetricLaws):
 
 
 class TestACERefined(TestACE):
-    metric = ACE(bins=9, refine=True)
+    metric = ACE(bins=9, exact=True)
 
 
 class TestClasswiseECE(MetricLaws):
@@ -163,8 +163,8 @@ def test_ties_and_edges_are_as_defined(drawn: Any, bins: int) -> None:
     x, hit = np.array(p), np.array(y)
     found = measured(ECE(**BINARY, of="positive", bins=bins), y, x, cut=cut)
     assert found["ece_positive"] == float(ece(x, hit, by_width(x, edges(bins))))
-    for refine in (False, True):
-        found = measured(ACE(**BINARY, of="positive", bins=bins, refine=refine), y, x, cut=cut)
+    for exact in (False, True):
+        found = measured(ACE(**BINARY, of="positive", bins=bins, exact=exact), y, x, cut=cut)
         if bins > len(p):
             assert math.isnan(found["ace_positive"])
         else:
@@ -178,11 +178,9 @@ def test_bounds_of_ace_hold_the_exact_value(data: Any, budget: int, bins: int) -
     rng = np.random.default_rng(data.draw(st.integers(0, 100)))
     x, y = rng.random(n).round(data.draw(st.sampled_from((1, 2, 17)))), rng.integers(0, 2, n)
     options: Any = {**BINARY, "of": "positive", "bins": bins}
-    exact = outcome(ACE(**options, refine=True), data_of(y, x).cut())["ace_positive"]
+    exact = outcome(ACE(**options, exact=True), data_of(y, x).cut())["ace_positive"]
     kept = outcome(ACE(**options), data_of(y, x).cut())["ace_positive"]
-    bounded = outcome(
-        ACE(**options, budget_nbytes=budget), data_of(y, x).cut([[n // 2], [n - n // 2]])
-    )
+    bounded = outcome(ACE(**options, budget=budget), data_of(y, x).cut([[n // 2], [n - n // 2]]))
     found = bounded["ace_positive"]
     assert exact.exact
     assert kept == exact
@@ -225,7 +223,7 @@ def test_pytorch_ood_the_last_bin_counts() -> None:
 
 
 def test_fewer_elements_than_bins_of_equal_mass_are_undefined() -> None:
-    for metric in (ACE(**BINARY, bins=4), ACE(**BINARY, bins=4, refine=True)):
+    for metric in (ACE(**BINARY, bins=4), ACE(**BINARY, bins=4, exact=True)):
         (found,) = outcome(metric, data_of([0, 1, 1], [0.2, 0.3, 0.4]).cut()).values()
         assert math.isnan(found.value)
         assert found.reason == "3 elements count, too few for 4 bins of equal mass"
@@ -292,7 +290,7 @@ def test_refined_masks_are_as_their_elements() -> None:
     f, y = rng.standard_normal((4, 3, 5)), rng.integers(0, 3, (4, 5))
     y[2] = 7
     for cut in (None, [[1, 2, 1]]):
-        found = measured(ACE(ignore=7, refine=True), y, f, 3, cut)
+        found = measured(ACE(ignore=7, exact=True), y, f, 3, cut)
         assert found == measured(ACE(ignore=7), y, f, 3, cut)
 
 

@@ -100,13 +100,21 @@ def test_bounds_hold_the_exact_value(data: Any, budget: int) -> None:
     doubt = rng.standard_normal(n).round(data.draw(st.sampled_from((0, 1, 17))))
     wrong = rng.random(n) < data.draw(st.sampled_from((0.0, 0.3, 1.0)))
     rows = doubted(doubt, wrong).cut([[n // 3], [n - n // 3]])
-    found = outcome(AURC(doubt="doubts", budget_nbytes=budget), rows)["aurc"]
+    found = outcome(AURC(doubt="doubts", budget=budget), rows)["aurc"]
     exact = float(expected(doubt, wrong))
-    assert found.lower <= exact <= found.upper
-    assert found.lower <= found.value <= found.upper
-    if found.exact:
-        assert found.value == pytest.approx(exact, rel=1e-14)
-    aurra = outcome(AURRA(doubt="doubts", budget_nbytes=budget), rows)["aurra"]
+    others = [
+        outcome(AURC(doubt="doubts", budget=budget, exact=True), rows)["aurc"],
+        outcome(AURC(doubt="doubts", budget=budget, bins=100_000), rows)["aurc"],
+        outcome(AURC(doubt="doubts", fixed=True), rows)["aurc"],
+    ]
+    assert others[0].exact
+    for one in (found, *others):
+        assert one.lower <= one.value <= one.upper
+        if one.exact:
+            assert one.value == pytest.approx(exact, rel=1e-14, abs=1e-15)
+        else:
+            assert one.lower <= exact <= one.upper
+    aurra = outcome(AURRA(doubt="doubts", budget=budget), rows)["aurra"]
     assert (aurra.lower, aurra.upper) == (1 - found.upper, 1 - found.lower)
 
 
@@ -118,7 +126,7 @@ def test_more_memory_brings_the_bounds_together() -> None:
     exact = outcome(AURC(doubt="doubts"), rows)["aurc"].value
     widths = []
     for budget in (1_000, 10_000, 100_000):
-        found = outcome(AURC(doubt="doubts", budget_nbytes=budget), rows)["aurc"]
+        found = outcome(AURC(doubt="doubts", budget=budget), rows)["aurc"]
         assert found.lower <= exact <= found.upper
         widths.append(found.upper - found.lower)
     assert widths == sorted(widths, reverse=True)
@@ -163,8 +171,10 @@ def test_predictions_that_are_brought_decide() -> None:
 def test_a_doubt_needs_predictions_or_scores() -> None:
     with pytest.raises(MissingInputError, match="AURC needs scores"):
         outcome(AURC(), Data({"labels": np.array([0, 1])}, 2).cut())
-    with pytest.raises(ConfigError, match="budget"):
-        outcome(AURC(budget_nbytes=1), data_of([0, 1], np.zeros((2, 2))).cut())
+    with pytest.raises(ConfigError, match="budget: 1 bytes"):
+        AURC(budget=1)
+    with pytest.raises(ConfigError, match="exact and bins: these exclude each other"):
+        AURC(exact=True, bins=50)
 
 
 def test_masks_are_as_their_elements() -> None:
