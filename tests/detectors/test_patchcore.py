@@ -185,7 +185,9 @@ def test_appended_blocks_alone_are_read_for_a_composable_coreset(tmp_path):
 
     def fit(execute):
         trace = Trace()
-        job = {"it": Job(detector, {"train": (Store.open(store.root).split("id/train"),)})}
+        job = {
+            "it": Job(detector, {"train": (Store.open(tmp_path / "feats.zarr").split("id/train"),)})
+        }
         return run_jobs(job, execute, trace=trace)["it"], trace.read_nbytes
 
     cached = Threads(2, tmp_path / "cache")
