@@ -83,7 +83,8 @@ def checked_nbytes(statistic: Counting, schema: Schema, rows: int) -> int:
     row = max(1, elements_of(statistic.by, schema))
     tile = row * min(rows, max(1, TILE_ELEMENTS // row))
     kept = kept_nbytes(statistic.of, statistic.by, statistic.where, schema, rows)
-    return ELEMENT_NBYTES * tile + kept + 16 * rows
+    weights = 0 if statistic.weights is None else 16 * rows
+    return ELEMENT_NBYTES * tile + kept + weights
 
 
 def checked_tiles(statistic: Counting, chunk: Chunk, classes: int) -> Iterator[Tile]:

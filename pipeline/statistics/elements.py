@@ -21,8 +21,10 @@ from pipeline.views.class_ids import NO_CLASS
 
 T = TypeVar("T")
 
-TABLES_NBYTES = 3 * 2**20
-"""What counting holds beside its counts and the rows that count, whatever their number."""
+TABLES_NBYTES = 2**20
+"""Tables that elements are counted in, beside those of the counts."""
+ELEMENT_NBYTES, TILE_NBYTES = 48, 4 * 2**20
+"""Temporaries for each element that is counted, and of all elements of a tile."""
 
 
 def counted(
@@ -98,7 +100,8 @@ def elements_of(view: View, schema: Schema) -> int:
 
 def counting_nbytes(of: View, by: View, where: View, schema: Schema, rows: int) -> int:
     """Return what counting the elements of some rows holds beside its counts."""
-    return TABLES_NBYTES + kept_nbytes(of, by, where, schema, rows)
+    tile = min(TILE_NBYTES, ELEMENT_NBYTES * rows * elements_of(by, schema))
+    return TABLES_NBYTES + tile + kept_nbytes(of, by, where, schema, rows)
 
 
 def kept_nbytes(of: View, by: View, where: View, schema: Schema, rows: int) -> int:

@@ -78,7 +78,7 @@ class Marginals:
         return 24 * schema.classes
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
-        return 32 * schema.classes + counting_nbytes(self.of, self.by, self.where, schema, rows)
+        return 80 * schema.classes + counting_nbytes(self.of, self.by, self.where, schema, rows)
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None

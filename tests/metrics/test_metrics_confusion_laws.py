@@ -13,6 +13,7 @@ from pipeline import metrics
 from pipeline.content import from_tree, to_tree
 from pipeline.statistics import ClassCounts
 from pipeline.testing import Data, MetricLaws
+from pipeline.views import Predicted
 
 
 class TestHugeCounts:
@@ -111,6 +112,106 @@ class TestDiceLaws(MetricLaws):
 
     def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
         return {"dice_micro": sk.f1_score(*classified(splits), average="micro")}
+
+
+class TestSpecificityLaws(MetricLaws):
+    metric = metrics.Specificity(average="none")
+
+    def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
+        tables = sk.multilabel_confusion_matrix(*classified(splits))
+        return {
+            f"specificity_{c}": tn / (tn + fp)
+            for c, ((tn, fp), _) in enumerate(tables.astype(float))
+        }
+
+
+class TestMCCLaws(MetricLaws):
+    metric = metrics.MCC()
+
+    def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
+        return {"mcc": sk.matthews_corrcoef(*classified(splits))}
+
+    def undefined(self) -> Iterable[Sequence[Data]]:
+        (data, _) = self.splits()
+        yield (data.take(data.arrays["labels"] == 2),)
+
+
+class TestKappaLaws(MetricLaws):
+    metric = metrics.Kappa(weighting="quadratic")
+
+    def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
+        return {"kappa_quadratic": sk.cohen_kappa_score(*classified(splits), weights="quadratic")}
+
+
+class TestTopKLaws(MetricLaws):
+    metric = metrics.TopKAccuracy(top_k=2)
+
+    def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
+        y, scores = (
+            np.concatenate([part.arrays[name] for part in splits]) for name in ("labels", "logits")
+        )
+        found = sk.top_k_accuracy_score(y[y >= 0], scores[y >= 0], k=2, labels=range(5))
+        return {"top_2_accuracy": found}
+
+
+class TestGeneralisedDiceLaws(MetricLaws):
+    metric = metrics.GeneralisedDice()
+
+    def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
+        matrix = sk.confusion_matrix(*classified(splits))
+        right, t, p = matrix.diagonal(), matrix.sum(1), matrix.sum(0)
+        return {"generalised_dice": 2 * (right / t**2).sum() / ((t + p) / t**2).sum()}
+
+
+class TestWeightedLaws(MetricLaws):
+    metric = metrics.F1(average="weighted", weights="scores", of=Predicted())
+
+    def splits(self) -> Sequence[Data]:
+        positive = [part.with_arrays(scores=-part.arrays["scores"]) for part in super().splits()]
+        return [part.take(part.arrays["scores"] > 0) for part in positive]
+
+    def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
+        weights = np.concatenate([part.arrays["scores"] for part in splits])
+        labels = np.concatenate([part.arrays["labels"] for part in splits])
+        found = sk.f1_score(
+            *classified(splits), average="weighted", sample_weight=weights[labels >= 0]
+        )
+        return {"f1_weighted": found}
+
+
+class TestLabelsLaws(MetricLaws):
+    """Labels of which a row may have several, entries of which do not count."""
+
+    metric = metrics.Recall(task="multilabel", ignore=7, average="none")
+
+    def splits(self) -> Sequence[Data]:
+        rng = np.random.default_rng(0)
+        tags = rng.choice([0, 1, 7], (90, 4)).astype(np.uint8)
+        scores = rng.random((90, 4)).astype(np.float32)
+        whole = Data({"labels": tags, "logits": scores}, 4)
+        return whole.take(slice(0, 60)), whole.take(slice(60, 90))
+
+    def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
+        y, scores = (
+            np.concatenate([part.arrays[name] for part in splits]) for name in ("labels", "logits")
+        )
+        found = {}
+        for c in range(4):
+            counts = y[:, c] != 7
+            found[f"recall_{c}"] = sk.recall_score(y[counts, c], scores[counts, c] >= 0.5)
+        return found
+
+
+class TestExactMatchLaws(TestLabelsLaws):
+    metric = metrics.ExactMatch(task="multilabel", ignore=7)
+
+    def reference(self, splits: Sequence[Data]) -> Mapping[str, float]:
+        y, scores = (
+            np.concatenate([part.arrays[name] for part in splits]) for name in ("labels", "logits")
+        )
+        some = (y != 7).any(axis=1)
+        right = ((y == (scores >= 0.5)) | (y == 7)).all(axis=1)
+        return {"exact_match": (right & some).sum() / some.sum()}
 
 
 def test_metrics_are_saved_and_read_as_values() -> None:

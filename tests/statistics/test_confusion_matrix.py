@@ -10,7 +10,8 @@ from sklearn.metrics import confusion_matrix
 from pipeline.errors import DataError
 from pipeline.statistics import ClassCounts, ConfusionMatrix, Marginals
 from pipeline.testing import Data, StatisticLaws, drive
-from pipeline.views import Every, Stored
+from pipeline.testing.memory_laws import SLACK_NBYTES, peak
+from pipeline.views import Every, Stored, Truth
 
 
 class TestConfusionMatrix(StatisticLaws):
@@ -83,3 +84,16 @@ def test_both_sides_may_be_any_views() -> None:
     np.testing.assert_array_equal(
         drive.fold_all(swapped, data.cut()), drive.fold_all(plain, data.cut()).T
     )
+
+
+@pytest.mark.parametrize("classes", [100_000, 1_000_000])
+def test_margins_of_many_classes_need_as_much_memory_as_they_declare(classes: int) -> None:
+    rng = np.random.default_rng(0)
+    truth, predicted = rng.integers(0, classes, (2, 300_000), dtype=np.int32)
+    data = pairs(truth, predicted, classes)
+    statistic = Marginals(Stored("predicted"), Truth(), Every())
+    (chunk,) = next(drive.chunks(data.cut(), statistic.fields))
+    state, used = peak(statistic.absorb, statistic.empty(data.schema), chunk)
+    assert used <= statistic.work_nbytes(data.schema, data.rows) + SLACK_NBYTES
+    np.testing.assert_array_equal(state.truth, np.bincount(truth, minlength=classes))
+    np.testing.assert_array_equal(state.predicted, np.bincount(predicted, minlength=classes))
