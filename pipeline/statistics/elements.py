@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 TABLES_NBYTES = 2**20
 """Tables that elements are counted in, beside those of the counts."""
-ELEMENT_NBYTES, TILE_NBYTES = 48, 4 * 2**20
+ELEMENT_NBYTES, TILE_NBYTES = 22, 3 * 2**20
 """Temporaries for each element that is counted, and of all elements of a tile."""
 
 
