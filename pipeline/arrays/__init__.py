@@ -7,6 +7,8 @@ the only package that knows cupy.
 from pipeline.arrays.counting import OutsideClassError as OutsideClassError
 from pipeline.arrays.counting import count_margins as count_margins
 from pipeline.arrays.counting import count_pairs as count_pairs
+from pipeline.arrays.counting import counting_threads as counting_threads
+from pipeline.arrays.counting import each_part as each_part
 from pipeline.arrays.counting import several_threads as several_threads
 from pipeline.arrays.kernels import Kernel as Kernel
 from pipeline.arrays.kernels import add_into as add_into

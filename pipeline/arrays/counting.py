@@ -58,15 +58,19 @@ class OutsideClassError(ValueError):
         """The smallest of their distinct values, at most five."""
 
 
+def counting_threads() -> int:
+    """Return how many threads :func:`several_threads` lets counting use."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    return int(wanted) if wanted.isdecimal() else min(os.cpu_count() or 1, MOST_THREADS)
+
+
 @contextmanager
 def several_threads() -> Iterator[None]:
     """Let counting in this thread use other cores, as many as ``OMP_NUM_THREADS`` says if it does.
 
     Not for what runs on workers: these are as many as there are cores already.
     """
-    wanted = os.environ.get("OMP_NUM_THREADS", "")
-    cores = min(os.cpu_count() or 1, MOST_THREADS)
-    token = THREADS.set(int(wanted) if wanted.isdecimal() else cores)
+    token = THREADS.set(counting_threads())
     try:
         yield
     finally:
@@ -175,13 +179,13 @@ def _pair_table(truth: Array, predicted: Array, classes: int, ignore: tuple[int,
             _check(truth, predicted, classes, ignore)  # names the elements of the whole
             raise
 
-    parts = np.stack(_each(counted, flat[0].shape[0]))
+    parts = np.stack(each_part(counted, flat[0].shape[0]))
     table: Counts = parts.reshape(-1, width, width).sum(axis=0)[:classes]
     table[[one for one in ignore if 0 <= one < classes]] = 0
     return table
 
 
-def _each(counted: Callable[[slice], Counts], elements: int) -> list[Counts]:
+def each_part(counted: Callable[[slice], Counts], elements: int) -> list[Counts]:
     """Return the counts of as many parts as this thread may use others, one on each."""
     parts = max(1, min(THREADS.get(), elements // THREAD_ELEMENTS))
     size = -(-elements // parts)

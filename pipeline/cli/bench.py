@@ -203,3 +203,37 @@ def story(
     from pipeline.bench.tokens import Recipe
 
     return bench(Recipe(**shape), names, pool, workers, batch_rows, scratch, terminal.say)
+
+
+@bench.command(short_help="Metrics of masks, beside torchmetrics and floors.")
+@click.option("--images", type=POSITIVE, default=1000, show_default=True)
+@click.option("--side", type=POSITIVE, default=224, show_default=True,
+              help="Pixels of a side of a mask.")  # fmt: skip
+@click.option("--classes", type=click.IntRange(min=2, max=255), default=21, show_default=True)
+@click.option("--batch", type=POSITIVE, default=100, show_default=True)
+@click.option("--wrong", type=click.FloatRange(0, 1), default=0.1, show_default=True,
+              help="Share of pixels that are predicted at random.")  # fmt: skip
+@click.option("--peer/--no-peer", default=True, show_default=True,
+              help="Measure torchmetrics as well, which must be installed here.")  # fmt: skip
+@click.option("--stored", "stored_images", type=click.IntRange(min=0), default=0,
+              show_default=True, metavar="IMAGES",
+              help="Reduce so many masks in zarr as well; 20,000 are 10^9 pixels.")  # fmt: skip
+@click.option("--repeat", type=POSITIVE, default=3, show_default=True)
+@sized
+@measured
+def masks(
+    terminal: Terminal,
+    stored_images: int,
+    peer: bool,
+    repeat: int,
+    workers: int,
+    scratch: Path,
+    **shape: Any,
+) -> Any:
+    """Compute accuracy, precision, recall, Dice and IoU of each class in batches from memory.
+
+    As int64 and as uint8, beside a collection of torchmetrics and one count of ready numbers.
+    """
+    from pipeline.bench.masks import Shape, bench
+
+    return bench(Shape(**shape), stored_images, peer, repeat, workers, scratch, terminal.say)

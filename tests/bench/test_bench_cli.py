@@ -175,3 +175,34 @@ def test_benches_need_no_torch():
         "pipeline.bench.scheduler; sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_masks_stand_beside_their_floor_and_the_peer(bench, tmp_path):
+    pytest.importorskip("torchmetrics", reason="needs featfold[test]")
+    options = ["--images", 6, "--side", 40, "--classes", 5, "--batch", 4, "--repeat", 1]
+    code, found, err = bench("masks", *options, "--stored", 900, "--scratch", tmp_path)
+    assert code == 0
+    assert set(found["times_faster"]) == {
+        "torchmetrics: collection",
+        "torchmetrics: collection, unchecked",
+        "torchmetrics: confusion matrix, unchecked",
+    }
+    middle, ours = found["median_seconds"], "featfold, int64"
+    for name, ratios in found["times_faster"].items():
+        assert ratios[ours] == pytest.approx(middle[name] / middle[ours])
+    assert set(found["peer"]) == {"torchmetrics", "torch"}
+    stored = found["stored"]
+    assert (stored["pixels"], stored["read_nbytes"]) == (900 * 1600, stored["nbytes"])
+    assert stored["integers_equal_one_process"]
+    assert stored["openings_of_each_chunk"] == 1
+    assert "torchmetrics: collection" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_masks_alone(bench, tmp_path):
+    options = ["--images", 3, "--side", 20, "--no-peer", "--repeat", 1]
+    code, found, _ = bench("masks", *options, "--scratch", tmp_path)
+    assert code == 0
+    assert found["peer"] is None
+    assert found["times_faster"] == {}
+    assert "stored" not in found
