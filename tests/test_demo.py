@@ -260,7 +260,7 @@ def gap(parity):
 
         def auroc(ood, rows):
             splits = (split(ID, slice(0, inside)), split(ood, rows))
-            asked = {side: AUROC(Stored(side)) for side in columns}
+            asked = {side: AUROC(of=Stored(side)) for side in columns}
             found = run_procedures(asked, {"train": splits})
             return np.array([float(found[side]["auroc"]) for side in columns])
 
