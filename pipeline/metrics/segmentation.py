@@ -12,14 +12,17 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, final
+
+import numpy as np
 
 from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.metrics.counting import Counting, Inputs
 from pipeline.metrics.estimates import GUARD_BITS, exactly, quotient, undefined
 from pipeline.partials import RowTable
-from pipeline.procedure import Estimate, Rows
+from pipeline.procedure import REHEARSING, Estimate, Rows
 from pipeline.statistics.image_means import (
     ABSENT,
     MEAN,
@@ -275,8 +278,11 @@ class ImageGeneralisedDice(OfImages):
 class ImageTable(OfImages):
     """Pixels of each class of every image, right, true and predicted: a table (n, k, 3) int32.
 
-    Outcome: :class:`~pipeline.partials.RowTable`, in the order of rows, block by block on disk.
+    Outcome: :class:`~pipeline.partials.RowTable`, in the order of rows, whose blocks last as long
+    as the run. With ``path`` they are written to an npy file, which the outcome then reads.
     """
+
+    path: str = ""
 
     @final
     def asked(self, inputs: Inputs) -> Mapping[str, Any]:
@@ -285,4 +291,7 @@ class ImageTable(OfImages):
     @final
     def numbers(self, results: Mapping[str, Any]) -> RowTable:
         table: RowTable = results["table"]
-        return table
+        if not self.path or REHEARSING.get():
+            return table
+        table.save(Path(self.path))
+        return RowTable([np.load(self.path, mmap_mode="r")])

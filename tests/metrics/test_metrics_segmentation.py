@@ -69,9 +69,28 @@ def test_two_images(classes: int) -> None:
     assert_numbers(recall, {"image_recall_image_mean": 0.625})
     gds = measured(ff.metrics.ImageGeneralisedDice(), FOUND, TRUE, classes)
     assert_numbers(gds, {"image_generalised_dice": 0.5625})
-    pooled = measured(["iou", "dice", "generalised_dice", "accuracy"], FOUND, TRUE, classes)
+    pooled = measured(
+        [
+            "iou",
+            "dice",
+            ff.metrics.Recall(average=("macro", "micro")),
+            "generalised_dice",
+            "accuracy",
+        ],
+        FOUND,
+        TRUE,
+        classes,
+    )
     assert_numbers(
-        pooled, {"iou_mean": 0.6, "dice_mean": 0.75, "generalised_dice": 0.75, "accuracy": 0.75}
+        pooled,
+        {
+            "iou_mean": 0.6,
+            "dice_mean": 0.75,
+            "recall_mean": 0.8,
+            "recall_micro": 0.75,
+            "generalised_dice": 0.75,
+            "accuracy": 0.75,
+        },
     )
 
 
@@ -329,3 +348,21 @@ def test_two_processes_give_the_same_bits(
     table = here["table"].array()
     assert table.shape == (64, 6, 3)
     np.testing.assert_array_equal(table[:, :, 1].sum(axis=1), (true != 255).reshape(64, -1).sum(1))
+
+
+def test_the_table_of_images_outlives_the_run(tmp_path: Any) -> None:
+    found, true = drawn(9, 4)
+    path = tmp_path / "table.npy"
+    metric = ff.metrics.ImageTable(ignore=255, path=str(path))
+    ff.measure(metric, found, true, classes=4, cluster="threads")
+    table = np.load(path)
+    assert (table.shape, table.dtype) == ((9, 4, 3), np.int32)
+    for image, y, x in zip(table, true, found, strict=True):
+        for c, own in enumerate(image.tolist()):
+            kept = y != 255
+            right = int(((y == c) & (x == c)).sum())
+            assert own == [right, int((y == c).sum()), int(((x == c) & kept).sum())]
+    again = ff.metrics.image_intervals([table], replicates=100)
+    direct = ff.metrics.ImageIntervals(ignore=255, replicates=100)
+    numbers = ff.measure(direct, found, true, classes=4, cluster="threads")
+    assert {k: repr(v) for k, v in again.items()} == {k: repr(v) for k, v in numbers.items()}
