@@ -14,19 +14,16 @@ from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.statistics.base import fields_of
 from pipeline.statistics.bins import Bins
+from pipeline.statistics.leading_bits import EXACT, bins_joined, cut, least_shift
 from pipeline.statistics.scored import both_sides, check_shapes
 from pipeline.statistics.sides import (
     PENDING_NBYTES,
     Pending,
-    Side,
     Sides,
-    collapsed,
-    distinct,
     merged,
     nothing,
     pieces,
     settled,
-    summed,
 )
 from pipeline.statistics.value_counts import BEYOND, LEAST, values_of
 from pipeline.views import Every, IsOOD, View
@@ -36,8 +33,6 @@ LEAST_BUDGET_NBYTES = 64
 BIN_NBYTES = 16
 LARGEST_ROOM = 2**20
 """Most bins of both classes together, once scores do not fit."""
-_KEY_BITS = 64
-_EXACT = -1
 
 
 class Ordered(NamedTuple):
@@ -51,7 +46,7 @@ class Ordered(NamedTuple):
     @property
     def exact(self) -> bool:
         """Whether every distinct score is told from every other."""
-        return self.shift == _EXACT
+        return self.shift == EXACT
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -126,7 +121,7 @@ class BoundedRanks:
 
     def empty(self, schema: Schema) -> Held:
         check_shapes(self.of, self.positive, schema)
-        return Held(nothing(), np.full(1, _EXACT))
+        return Held(nothing(), np.full(1, EXACT))
 
     def absorb(self, state: Held, chunk: Chunk) -> Held:
         found = both_sides(chunk, self.where, self.of, self.positive)
@@ -175,37 +170,29 @@ class BoundedRanks:
     def _settled(self, state: Held) -> Held:
         if not state.pending.negatives:
             return state
-        if int(state.shift[0]) == _EXACT:
+        if int(state.shift[0]) == EXACT:
             return self._fitted(settled(state.sides, state.pending), state.shift)
         xp = arrays.namespace(state.shift)
         like = arrays.map_arrays(lambda x: arrays.like(x, state.shift), nothing())
         new = settled(like, state.pending)
-        return self._merged(state.sides, state.shift, new, xp.full_like(state.shift, _EXACT))
+        return self._merged(state.sides, state.shift, new, xp.full_like(state.shift, EXACT))
 
     def _merged(self, a: Sides, a_shift: Array, b: Sides, b_shift: Array) -> Held:
         xp = arrays.namespace(a_shift, b_shift)
         shift = xp.maximum(a_shift, b_shift)
-        if int(shift[0]) == _EXACT:
+        if int(shift[0]) == EXACT:
             return self._fitted(merged(a, b), shift)
-        cut = [_cut(*pair, int(shift[0])) for pair in ((a, int(a_shift[0])), (b, int(b_shift[0])))]
-        return self._fitted(Sides(*(_joined(*pair) for pair in zip(*cut, strict=True))), shift)
+        a, b = (cut(x, int(s[0]), int(shift[0])) for x, s in ((a, a_shift), (b, b_shift)))
+        return self._fitted(bins_joined(a, b), shift)
 
     def _fitted(self, sides: Sides, shift: Array) -> Held:
         """Return the sides, with fewer bits where they do not fit otherwise."""
         before = int(shift[0])
-        if before == _EXACT:
-            if arrays.nbytes(sides) <= self.budget_nbytes:
-                return Held(sides, shift)
-            sides = _cut(sides, _EXACT, 0)
+        if before == EXACT and arrays.nbytes(sides) <= self.budget_nbytes:
+            return Held(sides, shift)
         room = min(LARGEST_ROOM, self.budget_nbytes // BIN_NBYTES)
-        low, high = max(before, 0), _KEY_BITS - 1
-        while low < high:
-            middle = (low + high) // 2
-            if sum(_bins(side.scores, middle) for side in sides) <= room:
-                high = middle
-            else:
-                low = middle + 1
-        return Held(_cut(sides, max(before, 0), low), arrays.namespace(shift).full_like(shift, low))
+        further = least_shift(sides, before, room)
+        return Held(cut(sides, before, further), arrays.namespace(shift).full_like(shift, further))
 
 
 def _first(key: int, scores: Array) -> float:
@@ -219,30 +206,3 @@ def _first(key: int, scores: Array) -> float:
     with np.errstate(over="ignore"):
         narrow = np.float32(number)
     return float(narrow if float(narrow) >= number else np.nextafter(narrow, np.float32(np.inf)))
-
-
-def _bins(keys: Array, shift: int) -> int:
-    """Return how many bins keys in order fill, once ``shift`` bits are cut off."""
-    if not keys.shape[0]:
-        return 0
-    short = keys >> shift
-    return 1 + int(arrays.namespace(keys).count_nonzero(short[1:] != short[:-1]))
-
-
-def _cut(sides: Sides, shift: int, further: int) -> Sides:
-    """Return bins of keys that lack their last ``further`` bits, from scores or finer bins."""
-    if shift == further:
-        return sides
-
-    def of_side(side: Side) -> Side:
-        scores, counts = distinct(side)
-        keys = arrays.sort_keys(scores) if shift == _EXACT else scores
-        return Side(*summed((keys >> further) << further, counts))
-
-    return Sides(*map(of_side, sides))
-
-
-def _joined(a: Side, b: Side) -> Side:
-    """Return the bins of both; counts are kept, whatever they take."""
-    xp = arrays.namespace(a.scores, b.scores)
-    return Side(*collapsed(*(xp.concat(pair) for pair in zip(a, b, strict=True))))

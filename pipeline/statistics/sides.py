@@ -97,7 +97,7 @@ def distinct(side: Side) -> tuple[Array, Array]:
     """Return every distinct score of a side once, with its rows: (m,) and (m,) int64."""
     if side.counts.shape[0] or not side.scores.shape[0]:
         return side
-    return _counted(side.scores)
+    return counted(side.scores)
 
 
 def collapsed(keys: Array, counts: Array) -> tuple[Array, Array]:
@@ -113,7 +113,7 @@ def summed(ordered: Array, counts: Array) -> tuple[Array, Array]:
     return ordered[last], _steps(arrays.namespace(counts).cumulative_sum(counts)[last])
 
 
-def _counted(ordered: Array) -> tuple[Array, Array]:
+def counted(ordered: Array) -> tuple[Array, Array]:
     """Return the distinct ones of scores in order, and how often each occurs."""
     xp = arrays.namespace(ordered)
     last = xp.nonzero(_last_of_equals(ordered))[0]
@@ -140,7 +140,7 @@ def _in_few_bytes(ordered: Array) -> Side:
     width, rows = arrays.itemsize(ordered.dtype), int(ordered.shape[0])
     once = 1 + int(xp.count_nonzero(ordered[1:] != ordered[:-1])) if rows else 0
     if (width + COUNT_NBYTES) * once < width * rows:
-        return Side(*_counted(ordered))
+        return Side(*counted(ordered))
     return Side(ordered, xp.zeros((0,), dtype=xp.int64, device=arrays.device_of(ordered)))
 
 

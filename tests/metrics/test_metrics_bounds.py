@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,7 @@ def area_under_roc(curve: Curve) -> Fraction:
     points = [(0, 0), *zip(curve.found, curve.raised, strict=True)]
     area = sum(
         (r1 - r0) * Fraction(f0 + f1, 2)
-        for (f0, r0), (f1, r1) in zip(points, points[1:], strict=False)
+        for (f0, r0), (f1, r1) in pairwise(points)
     )
     return Fraction(area) / (curve.hits * curve.misses)
 
