@@ -25,6 +25,7 @@ from pipeline.statistics import ClassCounts, ConfusionMatrix, Marginals
 
 __all__ = ["Kept", "kept", "per_class"]
 
+SCORES = "logits"
 KEEP = (
     "the callback keeps one (keep_matrix=True) of predicted classes, at the threshold of the "
     "collection and without weights, for at most 1,024 classes"
@@ -65,7 +66,12 @@ class Kept:
         member = np.zeros((len(self.matrix), len(groups)), np.int64)
         for number, group in enumerate(groups):
             member[list(group), number] = 1
-        schema = replaced(self.schema, classes=len(groups))
+        arrays = dict(self.schema.arrays)
+        if SCORES in arrays:  # one for each class
+            arrays[SCORES] = replaced(
+                arrays[SCORES], shape=(len(groups), *arrays[SCORES].shape[1:])
+            )
+        schema = replaced(self.schema, classes=len(groups), arrays=arrays)
         return replace(self, schema=schema, states={}, matrix=member.T @ self.matrix @ member)
 
     def _answer(self, metric: Metric, request: Any) -> Any:

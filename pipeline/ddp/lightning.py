@@ -58,7 +58,7 @@ def callback(
 
 def _packages() -> tuple[str, ...]:
     """Return the packages whose trainers may call: those in use, else the one that is there."""
-    used = tuple(name for name in PACKAGES if PACKAGES[name] in sys.modules)
+    used = tuple(name for name in PACKAGES if sys.modules.get(PACKAGES[name]))
     if used:
         return used
     for name, module in PACKAGES.items():

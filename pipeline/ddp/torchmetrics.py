@@ -3,6 +3,7 @@
 Options are those of torchmetrics, numbers are ours. They differ where torchmetrics gives a class
 that is only predicted a recall of 0, or one that is nowhere an average or a value: an undefined
 number is NaN with a reason and is left out of averages. ``average=None`` also gives the mean.
+:func:`MeanIoU` alone has the numbers of torchmetrics 1.9, so that a curve does not jump.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pipeline.ddp.collection import Collection
 from pipeline.errors import ConfigError
 
 __all__ = [
+    "MeanIoU",
     "MetricCollection",
     "MulticlassAccuracy",
     "MulticlassF1Score",
@@ -72,6 +74,18 @@ MulticlassJaccardIndex = _multiclass("MulticlassJaccardIndex", ours.IoU)
 MulticlassPrecision = _multiclass("MulticlassPrecision", ours.Precision)
 MulticlassRecall = _multiclass("MulticlassRecall", ours.Recall)
 MulticlassSpecificity = _multiclass("MulticlassSpecificity", ours.Specificity)
+
+
+def MeanIoU(num_classes: int, include_background: bool = True) -> Named:  # noqa: N802
+    """Return the mean over images and classes that ``segmentation.MeanIoU`` of torchmetrics is.
+
+    Numbers of classes are there too, -1 for one that no image has. Differs from it in that sums
+    are exact, and that masks are classes, its ``input_format="index"``. Raises
+    :class:`ConfigError` without background: leave its number out of what is shown.
+    """
+    if not include_background:
+        raise ConfigError("include_background: False; all classes have a number here, 0 as well")
+    return Named("MeanIoU", ours.ImageIoU(preset="torchmetrics-1.9"), num_classes)
 
 
 def MetricCollection(  # noqa: N802
