@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import json
+import sys
+import warnings
 from collections.abc import ItemsView, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -90,8 +92,14 @@ class Collection:
         """Return the numbers by key, each an :class:`~pipeline.procedure.Estimate`.
 
         A confusion matrix is a :class:`~pipeline.metrics.ConfusionTable`. What was taken in stays:
-        further updates go on from here. Numbers of no update are NaN with a reason.
+        further updates go on from here. Numbers of no update are NaN with a reason. Warns where
+        this process is one of several that train together, and its numbers are a part of theirs.
         """
+        _warn_of_others()
+        return self.numbers()
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the numbers of what this process has taken in, whatever others there are."""
         running = self._now
         results = running.results()
         outcomes = {
@@ -282,6 +290,19 @@ class Collection:
                 f"states of other metrics, classes or options ({other[:8]}) do not belong to "
                 f"{self!r} ({self.declaration[:8]})"
             )
+
+
+def _warn_of_others() -> None:
+    """Warn where torch.distributed, if it is in use at all, has several processes."""
+    group = sys.modules.get("torch.distributed")
+    if group is None or not group.is_available() or not group.is_initialized():
+        return
+    if group.get_world_size() > 1:
+        warnings.warn(
+            f"numbers of rank {group.get_rank()} of {group.get_world_size()} alone; those of all "
+            "ranks are what ff.ddp.Collection computes",
+            stacklevel=3,
+        )
 
 
 def _asked(name: str, metric: Metric, schema: Schema) -> dict[str, AnyStatistic]:

@@ -136,9 +136,9 @@ class Collection(OneProcess):
         """
         here = self._here(timeout_seconds)
         if not sync and here is not None and here.size > 1:
-            return Numbers(super().compute(), f"{here} alone", self._rows)
+            return Numbers(super().numbers(), f"{here} alone", self._rows)
         total, scope, rows = self.total(timeout_seconds=timeout_seconds)
-        return Numbers(total.compute(), scope, rows)
+        return Numbers(total.numbers(), scope, rows)
 
     def total(self, *, timeout_seconds: float | None = None) -> tuple[OneProcess, str, int]:
         """Return the states of all ranks added up, whose they are, and their rows.

@@ -115,7 +115,7 @@ def _numbers(
     total: Collection, matrix: Collection | None, asked: _Asked, where: str
 ) -> dict[str, Any]:
     if asked == _Asked(None, None, [], {}):
-        return total.compute()
+        return total.numbers()
     there = kept(total, matrix, where)
     classes: int | tuple[str, ...] = total.choice.class_names or total.choice.classes
     groups = [[one] for one in range(total.choice.classes)]

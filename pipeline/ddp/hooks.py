@@ -190,7 +190,7 @@ class MetricsHooks:
             when = moment(trainer, found, self._loaded)
             self._write(found, when, trainer)
             total, scope, rows = self._total(found, when, trainer)
-            numbers = Numbers(total.compute(), scope, rows)
+            numbers = Numbers(total.numbers(), scope, rows)
             self.numbers[found.name] = numbers
             self._say_if_rows_are_missing(trainer, found, numbers)
             if self.options.log:

@@ -174,6 +174,16 @@ def shared_ids(rank: int, size: int) -> object:
     return told(lambda: second.update(predicted, truth, ids=names))
 
 
+def of_one_process(rank: int, size: int) -> object:
+    """A collection that knows nothing of other ranks."""
+    made = metrics.Collection(["accuracy"], classes=2)
+    made.update(np.array([rank]), np.array([0]))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        value = float(made.compute()["accuracy"])
+    return {"value": value, "warned": [str(one.message) for one in caught]}
+
+
 def growing(rank: int, size: int) -> object:
     made = Collection(["auroc"], task="binary", repeats="none")
     made.update(torch.tensor([0.1, 0.9]), torch.tensor([0, 1]))
@@ -182,7 +192,8 @@ def growing(rank: int, size: int) -> object:
 
 SCENARIOS = (
     of_all_ranks, rank_zero_only, busy_rank, empty_rank, no_rank_has_rows, other_declaration,
-    other_order, unknown_repeats, by_ids, refused_batch, shared_ids, growing,
+    other_order, unknown_repeats, by_ids, refused_batch, shared_ids, of_one_process,
+    growing,
 )  # fmt: skip
 
 

@@ -151,6 +151,13 @@ def test_two_collections_cannot_claim_under_one_name(ranks):
     assert all("two collections" in rank["shared_ids"]["message"] for rank in ranks)
 
 
+def test_a_collection_of_one_process_says_that_it_is_of_one_rank(ranks):
+    for number, found in enumerate(rank["of_one_process"] for rank in ranks):
+        assert found["value"] == 1 - number
+        (warning,) = found["warned"]
+        assert warning.startswith(f"numbers of rank {number} of 2 alone; those of all ranks")
+
+
 def test_states_that_grow_are_refused_with_another_way(ranks):
     for found in (rank["growing"] for rank in ranks):
         assert found["kind"] == "ConfigError"
@@ -173,5 +180,20 @@ def test_one_process_in_a_group_of_its_own(tmp_path, right):
         assert merged.packed().tolist() == made.packed().tolist()
         default = live.ranks()
         assert default.timeout_seconds == 1800.0
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_states_on_the_host_are_added_up_on_the_device_of_nccl(tmp_path, right):
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path / 's'}", rank=0, world_size=1)
+    try:
+        assert live._device(None) == torch.device("cuda", torch.cuda.current_device())
+        made = collection(prefix="one/")
+        _, predicted, truth = (x.cuda() for x in masks()[:])
+        made.update(predicted, truth)
+        merged, _ = live.reduced(made, live.ranks(timeout_seconds=5.0), {"prefix": "one/"})
+        assert merged.packed().tolist() == made.packed().tolist()
     finally:
         dist.destroy_process_group()
