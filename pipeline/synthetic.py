@@ -107,6 +107,8 @@ class SyntheticSplit:
         values = random.standard_normal((ROWS, *spec.shape))
         if spec.memory_dtype.kind == "b":
             return values > 0
+        if not spec.shape:
+            values = np.abs(values)  # scores may have any sign, weights of rows may not
         if spec.shape:
             values[np.arange(ROWS), ..., labels % spec.shape[-1]] += SEPARATION / (1 + self.seed)
         if spec.memory_dtype.kind != "f":  # integer features vary as well, within any dtype

@@ -7,6 +7,7 @@ be of any shape: every element of a mask counts.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, NamedTuple, final
@@ -72,6 +73,8 @@ class Counting(ABC):
     def __post_init__(self) -> None:
         if self.task not in TASKS:
             raise ConfigError(f"task: {self.task!r} is unknown; choose {', '.join(TASKS)}")
+        if not math.isfinite(self.threshold):
+            raise ConfigError(f"threshold: {self.threshold}; expected a number such as 0.5")
         if self.top_k < 1:
             raise ConfigError(f"top_k: {self.top_k}; expected 1 or more")
         if self.top_k > 1 and self.task != "multiclass":

@@ -105,7 +105,7 @@ class AtLeast:
         return frozenset({self.field})
 
     def shape(self, schema: Schema) -> tuple[int, ...]:
-        return schema.spec(self.field).shape
+        return _shape_of_floats(schema, self.field)
 
     def nbytes(self, schema: Schema, rows: int) -> int:
         tile = floats_nbytes(self.shape(schema), min(rows, _tile_rows(self.shape(schema))), 5)
@@ -181,13 +181,23 @@ def _first_largest(scores: Array) -> Array:
 
 
 def _shape_of_scores(schema: Schema, field: str) -> tuple[int, ...]:
-    shape = schema.spec(field).shape
+    shape = _shape_of_floats(schema, field)
     if shape[:1] != (schema.classes,):
         raise DataError(
             f"{schema.split}: {field} has rows of shape {shape}, but the split declares "
             f"{schema.classes} classes; expected ({schema.classes}, ...), a score for each class"
         )
     return shape
+
+
+def _shape_of_floats(schema: Schema, field: str) -> tuple[int, ...]:
+    spec = schema.spec(field)
+    if spec.memory_dtype.kind != "f":
+        raise DataError(
+            f"{schema.split}: {field} has dtype {spec.dtype}; scores are floats, and predicted "
+            "classes are called predictions"
+        )
+    return spec.shape
 
 
 def _tile_rows(shape: tuple[int, ...]) -> int:

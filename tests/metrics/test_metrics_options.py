@@ -14,6 +14,7 @@ from pipeline.content import from_tree, to_tree
 from pipeline.errors import ConfigError, DataError, MissingInputError, UnknownNameError
 from pipeline.metrics.names import HOMES
 from pipeline.statistics import ConfusionMatrix, LabelMarginals, Marginals, WeightedMarginals
+from pipeline.synthetic import SyntheticSplit
 from pipeline.testing import Data, recipes
 from pipeline.testing.drive import Ask, outcome
 from pipeline.views import AmongTop, ArgMax, AtLeast, Every, Labelled, Predicted, Stored, Truth
@@ -120,6 +121,26 @@ class TestArrays:
         with pytest.raises(DataError, match=r"have shape|has rows of shape"):
             asked(metrics.IoU(task=task), of)
 
+    @pytest.mark.parametrize("task", ["multiclass", "binary", "multilabel"])
+    def test_scores_are_floats(self, task: str) -> None:
+        labels = np.zeros((4, 2) if task == "multilabel" else 4, int)
+        of = data(2, labels=labels, logits=np.zeros(4 if task == "binary" else (4, 2), int))
+        with pytest.raises(DataError, match="logits has dtype int64; scores are floats"):
+            asked(metrics.IoU(task=task), of)
+
+    @pytest.mark.parametrize("task", ["multiclass", "binary", "multilabel"])
+    @pytest.mark.parametrize("name", COUNTING)
+    def test_every_metric_is_rehearsed_before_anything_is_read(self, name: str, task: str) -> None:
+        labels = np.zeros((4, 2) if task == "multilabel" else 4, np.uint8)
+        logits = np.zeros(4 if task == "binary" else (4, 2))
+        if task == "multilabel" and name in ("balanced_accuracy", "confusion_matrix"):
+            pytest.skip("it is not for such a task")
+        options = {"top_k": 2 if task == "multiclass" else 1} if name == "top_k_accuracy" else {}
+        weights = {} if name == "confusion_matrix" else {"weights": "heavy"}
+        of = data(2, labels=labels, logits=logits, heavy=np.ones(4))
+        made = SyntheticSplit(of.schema)
+        assert outcome(metrics.make(name, task=task, **options, **weights), made)
+
     def test_rows_that_are_out_of_distribution_do_not_count(self) -> None:
         splits = (recipes.labelled(rows=50), recipes.planted(rows=20))
         unlabelled = recipes.planted(rows=20)
@@ -219,6 +240,7 @@ class TestLabels:
         ("iou", {"average": "mean"}, "average: 'mean' is unknown; choose macro, micro"),
         ("iou", {"average": ("macro", "all")}, "average: 'all' is unknown"),
         ("iou", {"absent": "0"}, "absent: '0' is unknown; choose nan, zero, one"),
+        ("f1", {"task": "binary", "threshold": math.nan}, "threshold: nan; expected a number such"),
         ("iou", {"top_k": 0}, "top_k: 0; expected 1 or more"),
         ("iou", {"top_k": 2, "task": "binary"}, "top_k: 2; expected 1 for a binary task"),
         ("iou", {"top_k": 2, "of": Predicted()}, "top_k: it chooses among stored logits"),
