@@ -162,6 +162,41 @@ def small(terminal: Terminal, peer: str | None, repeat: int, scratch: Path, **sh
     return bench(Shape(**shape), repeat, peer, scratch, terminal.say)
 
 
+@bench.command(short_help="Metrics of scores, beside one sort of them.")
+@click.option(
+    "--peer-rows",
+    type=POSITIVE,
+    default=10_000_000,
+    show_default=True,
+    help="Scores in memory, beside scikit-learn where it is installed.",
+)
+@click.option(
+    "--exact-rows",
+    type=POSITIVE,
+    default=100_000_000,
+    show_default=True,
+    help="Scores read in several passes, for exact numbers.",
+)
+@click.option(
+    "--bounded-rows",
+    type=POSITIVE,
+    default=1_000_000_000,
+    show_default=True,
+    help="Scores of each kind that are counted, for bounds.",
+)
+@click.option("--repeat", type=POSITIVE, default=5, show_default=True)
+@measured
+def ranks(terminal: Terminal, **options: int) -> Any:
+    """Time exact AUROC, then AUROC, average precision and FPR of more scores than fit.
+
+    Those are made up while they are read, in fresh processes of one thread: time, passes, the width
+    of bounds, and the peak of memory.
+    """
+    from pipeline.bench.ranks import bench
+
+    return bench(**options, say=terminal.say)
+
+
 @bench.command(short_help="The peak of a worker for n and 8n rows.")
 @shaped(10_000, 256, 100)
 @detectors

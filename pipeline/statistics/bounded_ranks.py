@@ -128,7 +128,7 @@ class BoundedRanks:
         if self.transient:
             found = self._within(found[0]), self._within(found[1])
         pending = state.pending.plus(*found)
-        if arrays.nbytes(pending) >= max(PENDING_NBYTES, arrays.nbytes(state.sides)):
+        if pending.nbytes >= max(PENDING_NBYTES, arrays.nbytes(state.sides)):
             return self._settled(state._replace(pending=pending))
         return state._replace(pending=pending)
 

@@ -78,7 +78,7 @@ class ExactRanks:
 
     def absorb(self, state: Run, chunk: Chunk) -> Run:
         pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
-        if arrays.nbytes(pending) >= max(PENDING_NBYTES, arrays.nbytes(state.sides)):
+        if pending.nbytes >= max(PENDING_NBYTES, arrays.nbytes(state.sides)):
             return Run(self._checked(settled(state.sides, pending)))
         return Run(state.sides, pending)
 

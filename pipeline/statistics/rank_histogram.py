@@ -63,7 +63,7 @@ class RankHistogram:
     def absorb(self, state: Counting, chunk: Chunk) -> Counting:
         pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
         state = state._replace(pending=pending)
-        full = arrays.nbytes(pending) >= max(PENDING_NBYTES, arrays.nbytes(state.bins))
+        full = pending.nbytes >= max(PENDING_NBYTES, arrays.nbytes(state.bins))
         return self._settled(state) if full else state
 
     def close(self, state: Counting) -> Counting:

@@ -63,7 +63,7 @@ class ScoreCounts:
     def absorb(self, state: Counted, chunk: Chunk) -> Counted:
         pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
         state = state._replace(pending=pending)
-        full = arrays.nbytes(pending) >= PENDING_NBYTES
+        full = pending.nbytes >= PENDING_NBYTES
         return self._settled(state) if full else state
 
     def close(self, state: Counted) -> Counted:

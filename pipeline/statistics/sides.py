@@ -52,6 +52,12 @@ class Pending(NamedTuple):
     negatives: tuple[Array, ...] = ()
     positives: tuple[Array, ...] = ()
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of them."""
+        waiting = (*self.negatives, *self.positives)
+        return sum(int(x.shape[0]) for x in waiting) * arrays.itemsize(waiting[0].dtype)
+
     def plus(self, negatives: Array, positives: Array) -> Pending:
         """Return these and the scores of another chunk."""
         return Pending((*self.negatives, negatives), (*self.positives, positives))
@@ -185,8 +191,12 @@ def _part(side: Side, start: int, stop: int) -> Side:
 
 def _in_one_order(negatives: Side, positives: Side) -> tuple[Host, Host, Host]:
     both = np.sort(np.concatenate((negatives.scores, positives.scores)))
-    scores = both[np.flatnonzero(_last_of_equals(both))]
-    return scores, _rows_of(negatives, scores), _rows_of(positives, scores)
+    last = np.flatnonzero(_last_of_equals(both))
+    scores = both[last]
+    below = _rows_of(negatives, scores)
+    if len(negatives.counts) or len(positives.counts):
+        return scores, below, _rows_of(positives, scores)
+    return scores, below, np.diff(last + 1, prepend=0) - below
 
 
 def _rows_of(side: Side, scores: Host) -> Host:
