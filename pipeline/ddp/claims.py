@@ -6,50 +6,52 @@ they are of one sample, and equal unless the outputs of the model depend on the 
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from pipeline.ddp.live import Ranks
-from pipeline.errors import ConfigError
 
 __all__ = ["Claims"]
 
 ROOT = "featfold/ids"
-_USERS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
 class Claims:
-    """The samples that this rank counts since the last reset."""
+    """The samples that this rank counts since the last reset, under a name that all ranks share.
+
+    The name is what the collection goes by and declares, and how many before it did the same in
+    the process group: ranks that make the same collections in the same order agree on it.
+    """
 
     def __init__(self) -> None:
-        self.used = False
-        self.resets = 0
+        self.place = ""
+        """What samples are claimed under since the last reset; nothing before the first claim."""
+        self._resets = 0
         self._own: set[str] = set()
         self._earlier: list[str] = []  # keys of the reset before, which no rank claims any more
         self._synced = False
         self._store: Any = None
-        self._place = ""
+        self._root = ""
 
-    def claim(self, collection: Any, ids: Sequence[str], here: Ranks | None) -> list[int]:
+    def claim(self, name: str, ids: Sequence[str], here: Ranks | None) -> list[int]:
         """Return the places of the ids that nobody had claimed, which are now this rank's."""
-        self.used = True
         if here is not None and here.size > 1:
             self._store = here.store
-            self._place = self._namespace(collection)
+            if not self._root or not self._store.check([f"{self._root}/user/{here.rank}"]):
+                self._root = self._own_root(name, here)
+        self.place = f"{self._root}/{self._resets}"
         fresh = []
-        for place, name in enumerate(ids):
-            if name not in self._own and self._first(name):
-                self._own.add(name)
+        for place, one in enumerate(ids):
+            if one not in self._own and self._first(one):
+                self._own.add(one)
                 fresh.append(place)
         return fresh
 
     def release(self, ids: Sequence[str]) -> None:
         """Give back claims of rows that were refused."""
-        for name in ids:
-            self._own.discard(name)
-            if self._store is not None:
-                self._store.delete_key(self._key(name))
+        self._own.difference_update(ids)
+        self._delete([self._key(one) for one in ids])
 
     def synced(self) -> None:
         """Note that every rank is past the reset before."""
@@ -57,27 +59,26 @@ class Claims:
 
     def reset(self) -> None:
         """Begin anew: all samples are free again."""
-        if self._store is not None and self._synced:
-            for key in self._earlier:
-                self._store.delete_key(key)
+        if self._synced:
+            self._delete(self._earlier)
             self._earlier = []
-        if self._store is not None:
-            self._earlier += [self._key(name) for name in self._own]
-        self._own, self._synced, self.used = set(), False, False
-        self.resets += 1
+        self._earlier += [self._key(one) for one in self._own]
+        self._own, self._synced, self.place = set(), False, ""
+        self._resets += 1
 
-    def _first(self, name: str) -> bool:
-        return self._store is None or self._store.add(self._key(name), 1) == 1
+    def _first(self, one: str) -> bool:
+        return self._store is None or self._store.add(self._key(one), 1) == 1
 
-    def _key(self, name: str) -> str:
-        return f"{self._place}/{self.resets}/{name}"
+    def _key(self, one: str) -> str:
+        return f"{self.place}/{one}"
 
-    def _namespace(self, collection: Any) -> str:
-        """Return what the claims of a collection go by: the same on every rank, and its own."""
-        place = f"{ROOT}/{collection.prefix}{collection.declaration[:16]}"
-        if _USERS.setdefault(place, collection) is not collection:
-            raise ConfigError(
-                f"two collections with prefix {collection.prefix!r} count samples by id, and would "
-                "take each other's; give each its own, with clone(prefix=...)"
-            )
-        return place
+    def _delete(self, keys: Sequence[str]) -> None:
+        with suppress(RuntimeError):  # the store went with its process group
+            for key in keys if self._store is not None else ():
+                self._store.delete_key(key)
+
+    def _own_root(self, name: str, here: Ranks) -> str:
+        number = here.store.add(f"{ROOT}/{name}/users/{here.rank}", 1)
+        root = f"{ROOT}/{name}/{number}"
+        here.store.set(f"{root}/user/{here.rank}", "1")
+        return root

@@ -125,6 +125,10 @@ class Collection(OneProcess):
             self._expected.check()
         self._expected = batch
 
+    def drop(self) -> None:
+        """Forget the batch that was told of, whatever became of it."""
+        self._expected = None
+
     def compute(self, *, sync: bool = True, timeout_seconds: float | None = None) -> Numbers:
         """Return the numbers of all ranks by key, the same on every one.
 
@@ -151,7 +155,7 @@ class Collection(OneProcess):
         self.refuse_unknown_repeats()
         record = {
             "prefix": self.prefix, "rows": self._rows, "declared": declared(self.choice),
-            "ids": self._claims.used, "resets": self._claims.resets,
+            "ids": self._claims.place,
         }  # fmt: skip
         merged, meeting = live.reduced(self, here, record)
         self._claims.synced()
@@ -172,6 +176,9 @@ class Collection(OneProcess):
         made._expected, made._claims = None, Claims()
         made._matrix = None if self._matrix is None else self._matrix.clone()
         return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.clone()
 
     def merge(self, *others: OneProcess) -> None:
         """Add what other collections of the same declaration have taken in."""
@@ -267,7 +274,7 @@ class Collection(OneProcess):
         names = _names(ids)
         if len(names) != len(target):
             raise DataError(f"{len(names)} ids beside {len(target)} rows; give one for each row")
-        fresh = self._claims.claim(self, names, self._here())
+        fresh = self._claims.claim(f"{self.prefix}{self.declaration[:16]}", names, self._here())
         if len(fresh) < len(names):
             preds, target, weights = picked(fresh, preds, target, weights)
         try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ from pipeline.ddp.loggers import add_figure, add_table
 from pipeline.ddp.numbers import Numbers, loggable
 from pipeline.ddp.panels import Panels, figure, taken
 from pipeline.ddp.trainer import Found, Loaders, batches_trained, collections_of, moment
-from pipeline.errors import FeatfoldError
+from pipeline.errors import ConfigError, FeatfoldError
 
 __all__ = ["MetricsHooks", "Options"]
 
 CHECKPOINT = "featfold"
+SHARED_DISK_SECONDS = 30.0
+"""How long a file that another machine has written may take to be seen."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,7 @@ class MetricsHooks:
         self._open(trainer)
         self._loaders.pop(phase, None)  # they may be made anew for each epoch
         for found in self._of(phase):
-            found.collection.expect(None)
+            found.collection.drop()
             found.collection.reset()
             self._shown[found.name] = []
             found.collection.remembers = self._shows(trainer, phase)
@@ -181,7 +184,8 @@ class MetricsHooks:
         for found in self._of(phase):
             if panels is not None and found.collection.remembers:
                 shown = self._shown.setdefault(found.name, [])
-                shown += taken(panels, batch, found.collection, panels.samples - len(shown))
+                with self._only_said(trainer, "no panels"):
+                    shown += taken(panels, batch, found.collection, panels.samples - len(shown))
                 found.collection.remembers = len(shown) < panels.samples
 
     def _end(self, trainer: Any, module: Any, phase: str) -> None:
@@ -196,7 +200,8 @@ class MetricsHooks:
             if self.options.log:
                 self._log(module, numbers)
             if trainer.is_global_zero and not trainer.sanity_checking:
-                self._report(trainer, found, total)
+                with self._only_said(trainer, f"nothing of {found.name} is shown"):
+                    self._report(trainer, found, total)
 
     def _total(self, found: Found, when: Moment, trainer: Any) -> tuple[OneProcess, str, int]:
         if found.collection.fixed or trainer.world_size == 1:
@@ -205,7 +210,7 @@ class MetricsHooks:
         assert here is not None
         assert self.run is not None
         live.meet(here, {"prefix": found.collection.prefix})  # when all have come, all have written
-        partials = self.run.gathered(when, self.attempt)
+        partials = self.run.gathered(when, self.attempt, SHARED_DISK_SECONDS)
         total = merged(partials)
         assert total is not None
         rows = sum(partial.about["rows"] for partial in partials)
@@ -247,6 +252,11 @@ class MetricsHooks:
 
     def _open(self, trainer: Any) -> None:
         """Begin an attempt that all ranks agree on, where none has begun."""
+        if trainer.world_size > 1 and live.ranks() is None:
+            raise ConfigError(
+                f"{type(trainer.strategy).__name__} has {trainer.world_size} processes that are "
+                "no process group of torch.distributed; metrics cannot be those of all of them"
+            )
         if not self.attempt:
             self.run, self.attempt = opened(
                 trainer, self.options.directory, self.options.run, self._loaded
@@ -267,6 +277,14 @@ class MetricsHooks:
                         f"{found.name}: the partials that go with the checkpoint cannot be used "
                         f"({error}); training metrics of this epoch count from here on",
                     )
+
+    @contextmanager
+    def _only_said(self, trainer: Any, what: str) -> Iterator[None]:
+        """Say what went wrong and go on: no training ends for a picture, on one rank alone."""
+        try:
+            yield
+        except Exception as error:
+            self._say(trainer, f"{what}: {type(error).__name__}: {error}")
 
     def _say_if_rows_are_missing(self, trainer: Any, found: Found, numbers: Numbers) -> None:
         rows = self._loaders_of(trainer, found.phase).rows()

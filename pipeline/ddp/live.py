@@ -197,11 +197,11 @@ def reduced(
 
 
 def _agree(meeting: Meeting) -> None:
-    keys = ["declaration", "length", "prefix"]
-    if any(record.get("ids") for record in meeting.records):
-        keys.append("resets")  # samples were claimed since the last of them
-    for key in keys:
+    for key in ("declaration", "length", "prefix", "ids"):
         said = [record.get(key) for record in meeting.records]
+        if key == "ids" and not all(said):
+            known = next(filter(None, said), "")  # a rank without a batch has claimed nothing
+            said = [one or known for one in said]
         others = [rank for rank, one in enumerate(said) if one != said[0]]
         if others:
             what = f"{key} {said[others[0]]!r}, not {said[0]!r}"

@@ -167,11 +167,25 @@ def refused_batch(rank: int, size: int) -> object:
 
 
 def shared_ids(rank: int, size: int) -> object:
+    """Two collections of one prefix, and one made later, do not take each other's samples."""
     names, predicted, truth = masks()[:]
-    first = collection(prefix="same/")
-    first.update(predicted, truth, ids=names)
-    second = first.clone()
-    return told(lambda: second.update(predicted, truth, ids=names))
+    found = []
+    for _ in range(3):
+        made = collection(prefix="same/")
+        made.update(predicted, truth, ids=names)
+        found.append(made)
+    return [values(made.compute()) for made in found]
+
+
+def ids_on_one_rank(rank: int, size: int) -> object:
+    """A rank without a batch, and one that had no batch of an earlier collection."""
+    names, predicted, truth = masks()[:]
+    first, second = collection(prefix="one/"), collection(prefix="one/")
+    if rank == 0:
+        first.update(predicted, truth, ids=names)
+    outcome = values(first.compute())
+    second.update(predicted, truth, ids=names)  # of rank 0 the second to claim, of rank 1 the first
+    return {"values": outcome, "error": told(second.compute)}
 
 
 def of_one_process(rank: int, size: int) -> object:
@@ -192,8 +206,8 @@ def growing(rank: int, size: int) -> object:
 
 SCENARIOS = (
     of_all_ranks, rank_zero_only, busy_rank, empty_rank, no_rank_has_rows, other_declaration,
-    other_order, unknown_repeats, by_ids, refused_batch, shared_ids, of_one_process,
-    growing,
+    other_order, unknown_repeats, by_ids, refused_batch, shared_ids, ids_on_one_rank,
+    of_one_process, growing,
 )  # fmt: skip
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -147,8 +149,17 @@ def test_a_refused_batch_gives_its_ids_back(ranks, right):
         assert without_prefix(rank["refused_batch"]["values"]) == right
 
 
-def test_two_collections_cannot_claim_under_one_name(ranks):
-    assert all("two collections" in rank["shared_ids"]["message"] for rank in ranks)
+def test_collections_of_one_prefix_do_not_take_the_samples_of_each_other(ranks, right):
+    for rank in ranks:
+        for found in rank["shared_ids"]:
+            assert without_prefix(found) == right
+
+
+def test_ranks_that_claim_under_other_names_are_told(ranks, right):
+    for rank in ranks:
+        found = rank["ids_on_one_rank"]
+        assert without_prefix(found["values"]) == right
+        assert "another collection than rank 0: ids" in found["error"]["message"]
 
 
 def test_a_collection_of_one_process_says_that_it_is_of_one_rank(ranks):
@@ -197,3 +208,14 @@ def test_states_on_the_host_are_added_up_on_the_device_of_nccl(tmp_path, right):
         assert merged.packed().tolist() == made.packed().tolist()
     finally:
         dist.destroy_process_group()
+
+
+def test_a_copy_counts_on_its_own_and_travels():
+    made = collection(repeats="none")
+    made.keep_matrix()
+    _, predicted, truth = masks()[:]
+    made.update(predicted, truth)
+    for other in (copy.deepcopy(made), pickle.loads(pickle.dumps(made)), made.clone()):
+        other.update(predicted, truth)
+        assert other.rows == 2 * made.rows == 2 * SAMPLES
+        assert values_of(other.compute()) == values_of(made.compute())
