@@ -42,7 +42,7 @@ class Shape:
     side: int = 224
     classes: int = 21
     wrong: float = 0.1
-    batch: int = 100
+    batch: int = 1000
     """Images of a batch, the same for both sides."""
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 
 from pipeline import metrics
 from pipeline.bench import floor
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 CHUNK_NBYTES = 8 * 2**20
 READ, PASS, ALONE = "raw read", "pass", "pass, one process"
 SIDES = ("predictions", "labels")
+READ_TWICE = 1.2
+"""Times their bytes above which files were not read once: heads and code are read as well."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +69,11 @@ class Stored:
         split = open_predictions(*paths, classes=self.shape.classes)
         jobs = {"pairs": Job(metrics.ConfusionMatrix(), {TRAIN: (split,)})}
         files = [path for side in paths for path in sorted(side.rglob("c/**/*")) if path.is_file()]
-        chunks: Counter[str] = Counter()
         trace, found = Trace(), []
         with (
             Processes(self.workers) as processes,
             open_cluster(settle("local", self.workers), self.directory / "cache") as running,
         ):
-            reset(running.client)
 
             def one_pass() -> float:
                 before = len(trace.seconds)
@@ -80,14 +81,24 @@ class Stored:
                 return sum(trace.seconds[before:])
 
             floor.read_seconds(processes, files)  # warm, as after writing
+            one_pass()
+            running.client.run(reads.reset_reads)
+            trace.read_nbytes, before_nbytes = 0, kernel_nbytes(running.client)
             taken = alternate(
                 {READ: lambda: floor.read_seconds(processes, files), PASS: one_pass}, repeat, say
             )
-            chunks.update(read_by(running.client))
+            chunks = read_by(running.client)
+            kernel = kernel_nbytes(running.client) - before_nbytes
         say("the same in one process")
         alone_trace = Trace()
         alone = run_jobs(jobs, trace=alone_trace)["pairs"].counts
         self._check(found, alone, chunks, len(files), repeat)
+        stored_nbytes = sum(path.stat().st_size for path in files)
+        if kernel and not stored_nbytes <= kernel / repeat <= READ_TWICE * stored_nbytes:
+            raise FeatfoldError(
+                f"masks in zarr: the kernel counts {kernel // repeat:,} bytes a pass, of files of "
+                f"{stored_nbytes:,}"
+            )
         middle = {**medians(taken), ALONE: sum(alone_trace.seconds)}
         numbers: dict[str, Any] = {
             "images": self.images,
@@ -100,6 +111,7 @@ class Stored:
             "ratio": middle[PASS] / middle[READ],
             "pass_bytes_per_second": self.nbytes / middle[PASS],
             "read_nbytes": trace.read_nbytes // repeat,
+            "kernel_read_nbytes": kernel // repeat,
             "openings_of_each_chunk": 1,
             "integers_equal_one_process": True,
         }
@@ -113,7 +125,8 @@ class Stored:
             f"{self.workers} processes"
         )
         notes = [
-            "integers of the pass equal those of one process; every chunk was opened once a pass"
+            "integers of the pass equal those of one process; every chunk was opened once a pass, "
+            f"and the kernel counts {kernel / repeat / stored_nbytes:.3f} times the bytes of files"
         ]
         return numbers, {title: shown}, notes
 
@@ -131,9 +144,14 @@ class Stored:
             )
 
 
-def reset(client: Any) -> None:
-    """Have every worker count anew how often it opens a chunk."""
-    client.run(reads.reset_reads)
+def kernel_nbytes(client: Any) -> int:
+    """Return the bytes that the workers have read so far, as the kernel counts them."""
+    return sum(client.run(_read_chars).values())
+
+
+def _read_chars() -> int:
+    counters = getattr(psutil.Process(), "io_counters", None)
+    return int(getattr(counters(), "read_chars", 0)) if counters else 0  # Linux alone knows
 
 
 def read_by(client: Any) -> Counter[Any]:

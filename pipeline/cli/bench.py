@@ -245,7 +245,7 @@ def story(
 @click.option("--side", type=POSITIVE, default=224, show_default=True,
               help="Pixels of a side of a mask.")  # fmt: skip
 @click.option("--classes", type=click.IntRange(min=2, max=255), default=21, show_default=True)
-@click.option("--batch", type=POSITIVE, default=100, show_default=True)
+@click.option("--batch", type=POSITIVE, default=1000, show_default=True)
 @click.option("--wrong", type=click.FloatRange(0, 1), default=0.1, show_default=True,
               help="Share of pixels that are predicted at random.")  # fmt: skip
 @click.option("--peer/--no-peer", default=True, show_default=True,
