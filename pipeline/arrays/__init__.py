@@ -17,6 +17,7 @@ from pipeline.arrays.kernels import bincount as bincount
 from pipeline.arrays.kernels import clear_at as clear_at
 from pipeline.arrays.kernels import scatter_rows as scatter_rows
 from pipeline.arrays.kernels import solve_lower as solve_lower
+from pipeline.arrays.kernels import sort_in_place as sort_in_place
 from pipeline.arrays.kernels import sort_keys as sort_keys
 from pipeline.arrays.kernels import subtract_into as subtract_into
 from pipeline.arrays.kernels import sum_by_id as sum_by_id

@@ -293,6 +293,19 @@ def _clear_at_numpy(x: Array, ids: Array) -> Array:
 
 
 @Kernel
+def sort_in_place(x: Array) -> Array:
+    """Return ``x`` (n,) in ascending order, in its own memory where possible."""
+    return namespace(x).sort(x, stable=False)
+
+
+@sort_in_place.fast("cupy")
+@sort_in_place.fast("numpy")
+def _sort_in_place_numpy(x: Array) -> Array:
+    x.sort()
+    return x
+
+
+@Kernel
 def sort_keys(x: Array) -> Array:
     """Return int64 keys (n,) in the order of the float values ``x`` (n,); -0.0 and 0.0 share one.
 

@@ -1,18 +1,15 @@
-"""What all metrics of scores share: their options, and how they come by ranks in bounded memory."""
+"""How metrics of scores come by ranks in bounded memory: which passes, and what adds them up."""
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import KW_ONLY
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from pipeline.chunk import Schema
-from pipeline.content import replaced, value
-from pipeline.errors import ConfigError
+from pipeline.content import Const, replaced
 from pipeline.metrics.tallies import Tally, Totals, added_up
 from pipeline.procedure import REHEARSING, MetricResult, Passes
 from pipeline.statistics import (
@@ -24,18 +21,12 @@ from pipeline.statistics import (
     refined_edges,
     score_edges,
 )
-from pipeline.statistics.bounded_ranks import BUDGET_NBYTES
+from pipeline.statistics.bins import STEPS
+from pipeline.statistics.bounded_ranks import BIN_NBYTES
 from pipeline.statistics.value_counts import BEYOND, LEAST
-from pipeline.views import Every, IsOOD, Labelled, Positive, Stored, View
-from pipeline.views.judged import Counted
+from pipeline.views import OfClass, Stored, View
 
-__all__ = ["OfScores", "Source", "ignored", "tallied"]
-
-TASKS = ("ood", "binary")
-SIDES = ("ood", "id")
-LARGEST_BINS = 2**24
-SCORES, LOGITS = "scores", "logits"
-"""Arrays of scores that are looked for, in this order."""
+__all__ = ["Source", "TalliedMetric", "tallied"]
 
 
 class Source(NamedTuple):
@@ -56,114 +47,32 @@ class Source(NamedTuple):
 
     def width(self, schema: Schema) -> int:
         """Return the bytes of a score."""
-        if isinstance(self.of, Stored):
-            return max(4, min(8, schema.spec(self.of.field).memory_dtype.itemsize))
+        of = self.of.of if isinstance(self.of, OfClass) else self.of
+        if isinstance(of, Stored):
+            return max(4, min(8, schema.spec(of.field).memory_dtype.itemsize))
         return 8
 
 
-@value
-class OfScores(ABC):
-    """A metric of scores and of two classes: an abstract base that is only ever derived from.
+class TalliedMetric(Protocol):
+    """What adds up its own numbers."""
 
-    ``task``: ``ood`` (out-of-distribution rows are the ones that high scores speak for) or
-    ``binary`` (elements with label 1 are, of labels 0 and 1). ``ignore``: labels that do not count,
-    one or several. ``of``: view of the scores, by default the stored array ``scores``, else
-    ``logits``; rows of any shape, one for each element. ``is_ood``: which rows are
-    out-of-distribution; by default those of such splits. ``where``: filter of rows.
+    def totals(self, negatives: int, positives: int) -> Totals:
+        """Return the rows of both classes, and what is missing for there to be numbers."""
+        ...
 
-    Scores are kept in order, exactly, while they fit into ``budget`` bytes: 4 for each float32
-    score, 8 for each of float64, and never more than 16 for each distinct one of a class. Where
-    they do not, the number is given with bounds, and ``bins`` asks for a further pass that counts
-    them in so many bins, cut to the scores. With ``exact`` the scores are read again range by range
-    until the number is exact. ``fixed`` counts them between edges that are declared beforehand:
-    such states have a fixed size and add up over processes.
-    """
-
-    _: KW_ONLY
-    task: str = "ood"
-    ignore: int | tuple[int, ...] = ()
-    of: View | None = None
-    is_ood: View | None = None
-    where: View | None = None
-    budget: int = BUDGET_NBYTES
-    exact: bool = False
-    bins: int | None = None
-    fixed: bool = False
-
-    def __post_init__(self) -> None:
-        if self.task not in self.tasks:
-            raise ConfigError(f"task: {self.task!r} is unknown; choose {', '.join(self.tasks)}")
-        if self.bins is not None and not 1 <= self.bins <= LARGEST_BINS:
-            raise ConfigError(f"bins: {self.bins}; expected 1 to {LARGEST_BINS:,}, such as 65536")
-        chosen = [name for name in ("exact", "bins", "fixed") if getattr(self, name)]
-        if len(chosen) > 1:
-            raise ConfigError(f"{' and '.join(chosen)}: these exclude each other; choose one")
-        if self.task != "ood" and self.is_ood is not None:
-            raise ConfigError(f"is_ood: a {self.task} task is told its classes by labels")
-        object.__setattr__(self, "ignore", ignored(self.ignore))
-        BoundedRanks(Stored(SCORES), budget_nbytes=self.budget)
-
-    @property
-    def tasks(self) -> tuple[str, ...]:
-        """Tasks that the metric has."""
-        return TASKS
-
-    @abstractmethod
     def tally(self, totals: Totals) -> Tally:
         """Return what adds up the numbers, of so many rows in all."""
-
-    def passes(self, schema: Schema) -> Passes[MetricResult]:
-        """Ask for ranks until the numbers are as exact as was asked for; return them."""
-        return (yield from tallied(self.source(schema), self, schema))
-
-    @final
-    def source(self, schema: Schema) -> Source:
-        """Return what is ranked of a split."""
-        of = self.of or Stored(SCORES if SCORES in schema.arrays else LOGITS)
-        options = (self.budget, self.exact, self.bins, self.fixed)
-        if self.task == "ood":
-            return Source(of, self.is_ood or IsOOD(), self.where or Every(), *options)
-        if schema.classes != 2:
-            raise ConfigError(
-                f"task: binary, but {schema.split} declares {schema.classes} classes; declare 2"
-            )
-        return Source(of, Positive(), self.counted(schema, "binary"), *options)
-
-    @final
-    def counted(self, schema: Schema, task: str) -> View:
-        """Return the filter of elements by their labels."""
-        several = "labels" in schema.arrays and schema.arrays["labels"].shape
-        rows = self.where or (Every() if several else Labelled())
-        return Counted(task, ignored(self.ignore), rows)
-
-    @final
-    def totals(self, negatives: int, positives: int) -> Totals:
-        """Return the rows of both classes, and which of them is missing."""
-        names = ("in-distribution row", "out-of-distribution row")
-        if self.task == "binary":
-            names = ("element with label 0", "element with label 1")
-        pairs = zip(names, (negatives, positives), strict=True)
-        return Totals(
-            negatives, positives, " and ".join(f"no {name}" for name, n in pairs if not n)
-        )
+        ...
 
 
-def ignored(given: Any) -> tuple[int, ...]:
-    """Return labels that do not count, in ascending order."""
-    labels = given if isinstance(given, tuple) else (given,)
-    if not all(isinstance(c, int) and not isinstance(c, bool) for c in labels):
-        raise ConfigError(f"ignore: {given!r}; expected a label such as 255, or several: (0, 255)")
-    return tuple(sorted(set(labels)))
-
-
-def tallied(source: Source, metric: Any, schema: Schema) -> Passes[MetricResult]:
+def tallied(source: Source, metric: TalliedMetric, schema: Schema) -> Passes[MetricResult]:
     """Ask for the ranks of scores, pass after pass as is wanted; return what they add up to.
 
     One pass where scores fit into the budget, or bounds are enough. ``exact`` takes another for
     each part of the scores that fits into it, and keeps no part once it is added up.
     """
     if source.fixed:
-        edges = score_edges()
+        edges = _declared_edges(source.budget_nbytes)
         counted = yield {"ranks": ScoreCounts(source.of, edges, source.positive, source.where)}
         return _told(metric, counted["ranks"])
     found: Ordered = (yield {"ranks": source.ranks})["ranks"]
@@ -181,7 +90,15 @@ def tallied(source: Source, metric: Any, schema: Schema) -> Passes[MetricResult]
     return tally.numbers()
 
 
-def _told(metric: Any, bins: Bins) -> MetricResult:
+def _declared_edges(budget_nbytes: int) -> Const:
+    """Return the finest edges whose counts fit, down to one bin for a factor of two."""
+    steps = STEPS
+    while steps > 1 and BIN_NBYTES * (score_edges(steps).shape[0] + 1) > budget_nbytes:
+        steps //= 2
+    return score_edges(steps)
+
+
+def _told(metric: TalliedMetric, bins: Bins) -> MetricResult:
     totals = metric.totals(int(bins.negatives.sum()), int(bins.positives.sum()))
     return added_up(metric.tally(totals), [bins])
 

@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY
 
 from pipeline.content import value
 from pipeline.errors import ConfigError
-from pipeline.metrics.ranked import OfScores
+from pipeline.metrics.of_scores import OfScores
 from pipeline.metrics.ranking import check_positive
 from pipeline.metrics.tallies import (
     AreaUnderROC,

@@ -6,6 +6,7 @@ the scores from its edge to below the next one.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,6 +45,7 @@ def counted(scores: Array, edges: Const) -> tuple[Array, Array, Array]:
     return ordered, xp.concat((start, cuts)), xp.concat((cuts, stop))
 
 
+@functools.cache
 def score_edges(steps: int = STEPS) -> Const:
     """Return edges that suit most scores before any is known: about 140 ``steps`` of them.
 

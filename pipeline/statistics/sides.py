@@ -77,7 +77,7 @@ def _settled(side: Side, new: Sequence[Array]) -> Side:
     if not new:
         return side
     xp = arrays.namespace(*new)
-    return joined(side, _in_few_bytes(xp.sort(xp.concat(new), stable=False)))
+    return joined(side, _in_few_bytes(arrays.sort_in_place(xp.concat(new))))
 
 
 def merged(a: Sides, b: Sides) -> Sides:
@@ -94,7 +94,7 @@ def joined(a: Side, b: Side) -> Side:
         scores, counts = xp.astype(full.scores, widest), xp.asarray(full.counts, copy=True)
         return Side(scores, counts) if widest == full.scores.dtype else _again(scores, counts)
     if not (a.counts.shape[0] or b.counts.shape[0]):
-        return _in_few_bytes(xp.sort(xp.concat((a.scores, b.scores)), stable=False))
+        return _in_few_bytes(arrays.sort_in_place(xp.concat((a.scores, b.scores))))
     parts = [distinct(side) for side in (a, b)]
     return _again(*collapsed(*(xp.concat(pair) for pair in zip(*parts, strict=True))))
 
@@ -190,7 +190,7 @@ def _part(side: Side, start: int, stop: int) -> Side:
 
 
 def _in_one_order(negatives: Side, positives: Side) -> tuple[Host, Host, Host]:
-    both = np.sort(np.concatenate((negatives.scores, positives.scores)))
+    both = arrays.sort_in_place(np.concatenate((negatives.scores, positives.scores)))
     last = np.flatnonzero(_last_of_equals(both))
     scores = both[last]
     below = _rows_of(negatives, scores)

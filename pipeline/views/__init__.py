@@ -33,7 +33,8 @@ from pipeline.views.normalized import TokenMeans as TokenMeans
 from pipeline.views.normalized import normalized as normalized
 from pipeline.views.normalized import token_means as token_means
 from pipeline.views.normalized import tokens_of as tokens_of
-from pipeline.views.positive import OfClasses as OfClasses
+from pipeline.views.positive import OfClass as OfClass
+from pipeline.views.positive import OneHot as OneHot
 from pipeline.views.positive import Positive as Positive
 from pipeline.views.principal import ReconstructionError as ReconstructionError
 from pipeline.views.principal import SquaredLength as SquaredLength

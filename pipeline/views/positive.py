@@ -1,4 +1,4 @@
-"""Which elements are of the class, or the classes, that scores speak for."""
+"""Which elements are of a class, or of each of several, and the scores of one class."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
-from pipeline.views.base import floats_nbytes, memoised
+from pipeline.views.base import View, floats_nbytes, memoised
 from pipeline.views.class_ids import Truth
 
 
@@ -33,39 +33,55 @@ class Positive:
 
 
 @value
-class OfClasses:
-    """For each class from ``start`` to before ``stop``, whether an element is of it: (s, ...) bool.
-
-    Labels () are one class each; with ``several``, (k, ...) they are 1 where an element has that of
-    the class.
-    """
-
-    start: int
-    stop: int
-    several: bool = False
+class OneHot:
+    """Whether the label of a row is each of the k classes: (k,) bool, of labels ()."""
 
     @property
     def fields(self) -> frozenset[str]:
         return frozenset({"labels"})
 
     def shape(self, schema: Schema) -> tuple[int, ...]:
-        labels = Truth().shape(schema)
-        if labels != ((schema.classes,) if self.several else ()):
+        if labels := Truth().shape(schema):
             raise DataError(
-                f"{schema.split}: labels have rows of shape {labels}; ranks of {schema.classes} "
-                f"classes need {'one for each of them' if self.several else 'one a row'}"
+                f"{schema.split}: labels have rows of shape {labels}; all classes are ranked in "
+                "one order where there is one label a row"
             )
-        return (self.stop - self.start,)
+        return (schema.classes,)
 
     def nbytes(self, schema: Schema, rows: int) -> int:
-        return 2 * floats_nbytes(self.shape(schema), rows, 1)
+        return floats_nbytes(self.shape(schema), rows, 1) + 8 * (rows + schema.classes)
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
         y = Truth()(chunk)
-        if self.several:
-            return y[:, self.start : self.stop] == 1
         xp = arrays.namespace(y)
-        wide = xp.astype(y, xp.int64)
-        ids = xp.arange(self.start, self.stop, dtype=xp.int64, device=arrays.device_of(y))
-        return wide[:, None] == ids[None, :]
+        ids = xp.arange(chunk.schema.classes, dtype=xp.int64, device=arrays.device_of(y))
+        return xp.astype(y, xp.int64)[:, None] == ids[None, :]
+
+
+@value
+class OfClass:
+    """What a view (k, ...) says of one class: (...), without a copy."""
+
+    of: View
+    index: int
+
+    @property
+    def fields(self) -> frozenset[str]:
+        return self.of.fields
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        shape = self.of.shape(schema)
+        if shape[:1] != (schema.classes,):
+            raise DataError(
+                f"{schema.split}: {self.of} has rows of shape {shape}; expected "
+                f"({schema.classes}, ...), one entry for each class"
+            )
+        return shape[1:]
+
+    def nbytes(self, schema: Schema, rows: int) -> int:
+        return 0
+
+    @memoised
+    def __call__(self, chunk: Chunk) -> Array:
+        return self.of(chunk)[:, self.index, ...]

@@ -1,0 +1,140 @@
+"""What all metrics of scores share: their options, and which scores of which elements they rank."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY
+from typing import Any, final
+
+from pipeline.chunk import Schema
+from pipeline.content import value
+from pipeline.errors import ConfigError
+from pipeline.metrics.one_vs_rest import check_averages, one_vs_rest
+from pipeline.metrics.ranked import Source, tallied
+from pipeline.metrics.tallies import Tally, Totals
+from pipeline.procedure import MetricResult, Passes
+from pipeline.statistics import BoundedRanks
+from pipeline.statistics.bounded_ranks import BUDGET_NBYTES
+from pipeline.views import Every, IsOOD, Labelled, Logits, LogSoftmax, Positive, Stored, View
+from pipeline.views.judged import Counted
+
+__all__ = ["OfScores"]
+
+OOD, BINARY, MULTICLASS, MULTILABEL = "ood", "binary", "multiclass", "multilabel"
+LARGEST_BINS = 2**24
+SCORES, LOGITS = "scores", "logits"
+"""Arrays of scores that are looked for, in this order."""
+
+
+@value
+class OfScores(ABC):
+    """A metric of scores and of two classes: an abstract base that is only ever derived from.
+
+    ``task``: ``ood`` (high scores speak for out-of-distribution rows), ``binary`` (for label 1, of
+    labels 0 and 1), ``multiclass`` or ``multilabel`` (for each of k classes against all others, of
+    scores (k, ...)). ``average`` of the latter: macro, weighted, micro or none, one or several; see
+    :func:`~pipeline.metrics.one_vs_rest.one_vs_rest`. ``ignore``: labels that do not count, one or
+    several. ``of``: view of the scores, by default the stored array ``scores``, else ``logits``;
+    rows of any shape, a score for each element. ``softmax``: rank probabilities of classes by their
+    logarithms, not the logits as they are. ``is_ood``: which rows are out-of-distribution; by
+    default those of such splits. ``where``: filter of rows.
+
+    Scores are kept in order, exactly, while they fit into ``budget`` bytes: 4 for each float32
+    score, 8 for each of float64, and never more than 16 for each distinct one of a class. Where
+    they do not, the number is given with bounds, and ``bins`` asks for a further pass that counts
+    them in so many bins, cut to the scores. With ``exact`` the scores are read again range by range
+    until the number is exact. ``fixed`` counts them between edges that are declared beforehand:
+    such states have a fixed size and add up over processes.
+    """
+
+    _: KW_ONLY
+    task: str = OOD
+    average: str | tuple[str, ...] = "macro"
+    ignore: int | tuple[int, ...] = ()
+    of: View | None = None
+    softmax: bool = False
+    is_ood: View | None = None
+    where: View | None = None
+    budget: int = BUDGET_NBYTES
+    exact: bool = False
+    bins: int | None = None
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        if self.task not in self.tasks:
+            raise ConfigError(f"task: {self.task!r} is unknown; choose {', '.join(self.tasks)}")
+        if self.bins is not None and not 1 <= self.bins <= LARGEST_BINS:
+            raise ConfigError(f"bins: {self.bins}; expected 1 to {LARGEST_BINS:,}, such as 65536")
+        chosen = [name for name in ("exact", "bins", "fixed") if getattr(self, name)]
+        if len(chosen) > 1:
+            raise ConfigError(f"{' and '.join(chosen)}: these exclude each other; choose one")
+        if self.task != OOD and self.is_ood is not None:
+            raise ConfigError(f"is_ood: a {self.task} task is told its classes by labels")
+        if self.softmax and (self.task != MULTICLASS or self.of is not None):
+            raise ConfigError("softmax: it is of the stored logits of a multiclass task")
+        object.__setattr__(self, "ignore", _ignored(self.ignore))
+        check_averages(self.averages)
+        BoundedRanks(Stored(SCORES), budget_nbytes=self.budget)
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Tasks that the metric has."""
+        return OOD, BINARY, MULTICLASS, MULTILABEL
+
+    @property
+    def averages(self) -> tuple[str, ...]:
+        """Averages over classes."""
+        return self.average if isinstance(self.average, tuple) else (self.average,)
+
+    @abstractmethod
+    def tally(self, totals: Totals) -> Tally:
+        """Return what adds up the numbers, of so many rows in all."""
+
+    @final
+    def totals(self, negatives: int, positives: int) -> Totals:
+        """Return the rows of both classes, and which of them is missing."""
+        names = ("in-distribution row", "out-of-distribution row")
+        if self.task == BINARY:
+            names = ("element with label 0", "element with label 1")
+        rows = zip(names, (negatives, positives), strict=True)
+        return Totals(negatives, positives, " and ".join(f"no {n}" for n, some in rows if not some))
+
+    @final
+    def passes(self, schema: Schema) -> Passes[MetricResult]:
+        """Ask for ranks until the numbers are as exact as was asked for; return them."""
+        source = self.source(schema)
+        if self.task in (OOD, BINARY):
+            return (yield from tallied(source, self, schema))
+        several = self.task == MULTILABEL
+        left_out = () if several else _ignored(self.ignore)
+        return (yield from one_vs_rest(self, source, self.averages, several, schema, left_out))
+
+    @final
+    def source(self, schema: Schema) -> Source:
+        """Return what is ranked of a split."""
+        options = (self.budget, self.exact, self.bins, self.fixed)
+        if self.task == OOD:
+            of = self.of or self._stored(schema)
+            return Source(of, self.is_ood or IsOOD(), self.where or Every(), *options)
+        if self.task == BINARY and schema.classes != 2:
+            raise ConfigError(
+                f"task: binary, but {schema.split} declares {schema.classes} classes; declare 2"
+            )
+        several = schema.spec("labels").shape
+        rows = self.where or (Every() if several else Labelled())
+        counted = Counted(self.task, _ignored(self.ignore), rows)
+        return Source(self.of or self._stored(schema), Positive(), counted, *options)
+
+    @final
+    def _stored(self, schema: Schema) -> View:
+        if self.task in (MULTICLASS, MULTILABEL):
+            return LogSoftmax(Logits(LOGITS)) if self.softmax else Stored(LOGITS)
+        return Stored(SCORES if SCORES in schema.arrays else LOGITS)
+
+
+def _ignored(given: Any) -> tuple[int, ...]:
+    """Return labels that do not count, in ascending order."""
+    labels = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(c, int) and not isinstance(c, bool) for c in labels):
+        raise ConfigError(f"ignore: {given!r}; expected a label such as 255, or several: (0, 255)")
+    return tuple(sorted(set(labels)))
