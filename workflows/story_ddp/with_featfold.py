@@ -60,4 +60,4 @@ class Segmentation(lightning.LightningModule):
         return [ff.ddp.callback(table=("test",), panels=ff.ddp.Panels())]
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=3e-3)
+        return torch.optim.Adam(self.parameters(), lr=1e-2)

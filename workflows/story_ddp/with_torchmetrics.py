@@ -70,4 +70,4 @@ class Segmentation(lightning.LightningModule):
         metrics.reset()
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        return torch.optim.Adam(self.parameters(), lr=3e-3)
+        return torch.optim.Adam(self.parameters(), lr=1e-2)

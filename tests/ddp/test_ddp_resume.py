@@ -1,0 +1,87 @@
+"""Training that goes on from a checkpoint within an epoch, in a new process as far as it knows."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from pathlib import Path
+
+import lightning
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from sklearn.metrics import jaccard_score
+from test_ddp_lightning import data, loader, module
+
+import pipeline as ff
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+BATCH_ROWS = 3
+
+
+def fit(folder: Path, resume: Path | None = None) -> tuple[object, list[str]]:
+    """Train an epoch of three batches, saving a checkpoint after each; what was warned of, too."""
+    own = ff.ddp.callback(folder / "metrics")
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=1, max_epochs=1, logger=False, num_sanity_val_steps=0,
+        callbacks=[own, ModelCheckpoint(folder / "saved", every_n_train_steps=1, save_top_k=-1)],
+        enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer.fit(module(lightning), loader(1), loader(2), ckpt_path=resume)
+    return own, [str(one.message) for one in caught]
+
+
+def iou(rows: list[int]) -> float:
+    images, masks = data(1)[rows]
+    return jaccard_score(masks.ravel(), images.argmax(1).ravel(), average="macro")
+
+
+@pytest.fixture
+def first(tmp_path):
+    own, _ = fit(tmp_path)
+    assert own.numbers["train_metrics"].rows == 7
+    return own
+
+
+def test_training_metrics_go_on_where_the_checkpoint_was(first, tmp_path):
+    """The loader begins again, as Lightning says: its first batch is trained on twice."""
+    own, said = fit(tmp_path, tmp_path / "saved" / "epoch=0-step=2.ckpt")
+    assert own.run.id == first.run.id
+    assert (first.attempt, own.attempt) == (1, 2)
+    numbers = own.numbers["train_metrics"]
+    assert numbers.rows == 3 * BATCH_ROWS
+    expected = iou([*range(2 * BATCH_ROWS), *range(BATCH_ROWS)])
+    assert float(numbers["train/iou_mean"]) == pytest.approx(expected, abs=1e-15)
+    (epoch,) = ff.ddp.after(own.run, "iou", phase="train")
+    assert (epoch.attempt, epoch.rows) == (2, 9)
+    assert float(epoch.numbers["train/iou_mean"]) == pytest.approx(expected, abs=1e-15)
+    assert not [one for one in said if "count from here on" in one]
+
+
+def test_partials_that_are_gone_are_said_and_training_goes_on(first, tmp_path):
+    shutil.rmtree(first.run.path / "attempt-0001" / "running")
+    own, said = fit(tmp_path, tmp_path / "saved" / "epoch=0-step=2.ckpt")
+    assert any("training metrics of this epoch count from here on" in one for one in said)
+    assert own.numbers["train_metrics"].rows == BATCH_ROWS
+
+
+def test_states_of_several_ranks_go_to_one(first, tmp_path):
+    """Where there were two ranks, and there is one now: all that both had counts."""
+    import dataclasses
+
+    from pipeline.ddp.attempts import restored
+    from pipeline.ddp.files import Moment
+
+    collection = ff.ddp.Collection("accuracy", classes=2, repeats="none")
+    when = Moment("running", 5)
+    for rank, hits in enumerate(([1, 1], [1, 0, 0])):
+        collection.reset()
+        collection.update(torch.tensor(hits), torch.ones(len(hits), dtype=torch.int64))
+        partial = collection.partial(first.run.id, 1, when)
+        first.run.write(dataclasses.replace(partial, rank=rank, world_size=2))
+    where = {"directory": str(first.run.path.parent), "run": first.run.id, "attempt": 1}
+    restored(collection, when, where)
+    assert collection.rows == 5
+    assert float(collection.compute()["accuracy"]) == 3 / 5
