@@ -51,8 +51,8 @@ class Tally:
     def report(self, names: set[str]) -> None:
         """Print all counts; fail where something was never compared, or mostly left out."""
         print(f"compared {dict(self.compared)}; left out {dict(self.left_out)}")
-        assert {name for name, times in self.compared.items() if times >= EXAMPLES / 3} >= names
-        assert self.left_out.total() < self.compared.total() / 20
+        assert {name for name, times in self.compared.items() if times >= EXAMPLES / 8} >= names
+        assert self.left_out.total() < self.compared.total() / 15
 
 
 def numbers(name: str, arrays: dict[str, Any], classes: int, **options: Any) -> dict[str, float]:
@@ -80,8 +80,8 @@ def quietly(function: Callable[..., Any], *arguments: Any, **options: Any) -> An
 def classified(draw: Any, *, weighted: bool = False) -> tuple[int, Any, Any, Any]:
     """Draw classes, labels, predictions and weights: few values, so that classes are absent."""
     k = draw(st.integers(2, 6))
-    n = draw(st.sampled_from((1, 2, 7, 20, 60)))
-    few = draw(st.sampled_from((1, 2, k, k)))
+    n = draw(st.sampled_from((1, 7, 20, 60)))
+    few = draw(st.sampled_from((1, 2, k, k, k)))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     chosen = rng.permutation(k)[:few]
     y, p = rng.choice(chosen, n), rng.integers(0, k, n)
