@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 
 from pipeline.cli.options import common
 from pipeline.cli.terminal import Terminal
@@ -24,23 +23,23 @@ Examples:
   featfold eval masks/predicted masks/truth --classes 21 --ignore 255
   featfold eval predictions.npy labels.npy --classes 1000 -m accuracy -m kappa:weighting=quadratic
   featfold eval run.csv/predicted run.csv/label --classes names.txt --out metrics
+  featfold eval --epochs runs/unet -m kappa -m dice:average=weighted --merge vehicle=car+bus
 """
 
 
 @click.command(short_help="Measure predictions that are there already.", epilog=EXAMPLES)
-@click.argument("predictions")
-@click.argument("labels")
+@click.argument("predictions", required=False)
+@click.argument("labels", required=False)
 @click.option(
     "--classes",
     metavar="N|FILE|NAMES",
-    required=True,
     help="Their number, a file with a name on each line, or names with commas between them.",
 )
 @click.option(
     "-m",
     "--metric",
     "wanted",
-    metavar="NAME[:OPTION=VALUE,...]",
+    metavar="NAME[:OPTION=VALUE,..]",
     multiple=True,
     help="A metric, with options if need be; may be repeated. Default: those of the task.",
 )
@@ -67,10 +66,23 @@ Examples:
 )
 @click.option("--weights", metavar="ARRAY", help="A weight for each row.")
 @click.option(
+    "--epochs",
+    "run",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Measure every epoch that a training run kept, instead of predictions.",
+)
+@click.option(
+    "--merge",
+    metavar="NAME=A+B",
+    multiple=True,
+    help="With --epochs: classes that count as one; may be repeated.",
+)
+@click.option(
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Write metrics.json and metrics.csv there.",
+    help="Write the numbers there, as JSON and CSV.",
 )
 @click.option(
     "--memory", metavar="SIZE", default="auto", help="Memory per worker: 512MiB, 8GB or auto."
@@ -86,14 +98,16 @@ Examples:
 @common
 def evaluate(
     terminal: Terminal,
-    predictions: str,
-    labels: str,
-    classes: str,
+    predictions: str | None,
+    labels: str | None,
+    classes: str | None,
     wanted: Sequence[str],
     task: str,
     ignore: tuple[int, ...],
     threshold: float,
     weights: str | None,
+    run: Path | None,
+    merge: tuple[str, ...],
     out: Path | None,
     **where: Any,
 ) -> None:
@@ -102,7 +116,22 @@ def evaluate(
     Each is an npy file, FILE.npz/NAME, TABLE.csv/COLUMN (or tsv, parquet), a zarr array, or a
     folder of PNG masks, whose files go by the same names on both sides. Predictions are classes,
     or scores of every class. Each byte is read once in each pass, and most metrics need one.
+
+    With --epochs, any metric follows from the counts that a training run with the callback of
+    pipeline.ddp kept, for every past epoch, without its model or data.
     """
+    if run is not None:
+        from pipeline.cli.epochs import show_epochs
+
+        if predictions is not None:
+            raise ConfigError("--epochs: the run has the counts; leave PREDICTIONS and LABELS out")
+        show_epochs(terminal, run, wanted, task=task, ignore=ignore, merge=merge, out=out)
+        return
+    if predictions is None or labels is None or classes is None:
+        raise click.UsageError("expected PREDICTIONS, LABELS and --classes, or --epochs RUN")
+    if merge:
+        raise ConfigError("--merge: it goes with --epochs; predictions are measured as they are")
+    from pipeline.cli.metric_options import metrics_of
     from pipeline.engine import Trace
     from pipeline.measuring import measure
     from pipeline.plan import human
@@ -142,35 +171,3 @@ def classes_of(text: str) -> int | list[str]:
     raise MissingInputError(
         f"--classes: {text} is neither a number nor a file; names have commas between them"
     )
-
-
-def metrics_of(wanted: Sequence[str], shared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of ``--metric`` by name: those with a mean of classes have each as well.
-
-    Their own options come before the ``shared`` ones.
-    """
-    from pipeline import metrics
-
-    made: dict[str, Any] = {}
-    for text in wanted:
-        name, _, given = text.partition(":")
-        fields = metrics.named(name).__dataclass_fields__
-        options = {key: entry for key, entry in shared.items() if key in fields} | _options(given)
-        metric = metrics.make(name, **options)
-        if "average" not in options and getattr(metric, "averages", ()) == ("macro",):
-            metric = metrics.make(name, **options, average=("macro", "none"))
-        key = text if name in made else name
-        if key in made:
-            raise ConfigError(f"--metric: {text} is there twice")
-        made[key] = metric
-    return made
-
-
-def _options(text: str) -> dict[str, Any]:
-    options = {}
-    for part in filter(None, text.split(",")):
-        name, equals, value = part.partition("=")
-        if not equals:
-            raise ConfigError(f"--metric: {part!r}; expected OPTION=VALUE, as in fbeta:beta=2")
-        options[name.strip()] = yaml.safe_load(value)
-    return options

@@ -205,6 +205,8 @@ def _merged_names(
         for name, group in groups.items()
     }
     taken = [one for group in members.values() for one in group]
+    if outside := sorted(one for one in taken if not 0 <= one < own.classes):
+        raise ConfigError(f"merge_classes: there is no class {outside[0]}; they are {before}")
     if twice := sorted({before[one] for one in taken if taken.count(one) > 1}):
         raise ConfigError(f"merge_classes: {', '.join(twice)} would be part of two classes")
     if empty := [name for name, group in members.items() if not group]:

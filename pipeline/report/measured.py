@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,14 @@ def overall(numbers: Mapping[str, Any], table: ClassTable) -> RichTable:
     shown.add_column("", style="dim")
     in_table = {f"{metric}_{name}" for metric in table.metrics for name in table.classes}
     for key, one in numbers.items():
-        if not isinstance(one, Estimate) or key in in_table or key.endswith(AVERAGED):
+        if not isinstance(one, Estimate) or key in in_table or key.endswith("_averaged"):
             continue
         stem = key.removesuffix("_mean")
         averaged = float(numbers.get(stem + AVERAGED, len(table.classes)))
         if key != stem and stem in table.metrics and averaged == len(table.classes):
             continue
-        beside = f"mean of {averaged:.0f} of {len(table.classes)} classes" if key != stem else ""
+        of_classes = key != stem and stem + AVERAGED in numbers
+        beside = f"mean of {averaged:.0f} of {len(table.classes)} classes" if of_classes else ""
         bounds = "" if one.exact else f"{percent(one.lower)} to {percent(one.upper)}"
         shown.add_row(key, percent(one.value), one.reason or bounds or beside)
     return shown
@@ -58,6 +59,24 @@ def write(directory: Path, about: Mapping[str, Any], numbers: Mapping[str, Any])
     content = json.dumps({**about, "metrics": contents(numbers)}, indent=1, allow_nan=False)
     _write(path, content + "\n")
     _write(directory / "metrics.csv", _csv(numbers))
+    return path
+
+
+def write_epochs(
+    directory: Path, about: Mapping[str, Any], epochs: Sequence[Mapping[str, Any]]
+) -> Path:
+    """Write ``epochs.json`` and ``epochs.csv``, a line for each number; return the JSON's path."""
+    path = directory / "epochs.json"
+    _write(path, json.dumps({**about, "epochs": epochs}, indent=1, allow_nan=False) + "\n")
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    named = ("phase", "epoch", "step", "attempt", "rows")
+    rows.writerow((*named, "metric", "value"))
+    for epoch in epochs:
+        for key, one in epoch["metrics"].items():
+            if isinstance(one, Mapping):
+                rows.writerow((*(epoch[name] for name in named), key, one["value"]))
+    _write(directory / "epochs.csv", text.getvalue())
     return path
 
 

@@ -1,0 +1,80 @@
+"""``featfold eval --epochs``: numbers that nobody had asked for in training, for every epoch."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from sklearn import metrics as sk
+
+from pipeline.ddp import Collection, Moment, Run
+
+CLASSES = ("road", "car", "bus")
+
+
+def batch(seed):
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(0, 3, (4, 6, 6))
+    return np.where(rng.random(truth.shape) < 0.6, truth, rng.integers(0, 3, truth.shape)), truth
+
+
+@pytest.fixture
+def run(tmp_path):
+    made = Run(tmp_path / "unet")
+    attempt = made.open_attempt()
+    for epoch in range(3):
+        collection = Collection(["iou"], classes=CLASSES, prefix="val/", repeats="none")
+        assert collection.keep_matrix()
+        collection.update(*batch(epoch))
+        made.write(collection.partial(made.id, attempt, Moment("val", epoch, epoch), epoch=epoch))
+    return made.path
+
+
+def test_another_metric_of_merged_classes_in_every_epoch(cli, run, tmp_path):
+    options = ("--epochs", run, "-m", "kappa", "-m", "recall:average=none", "--merge", "any=1+bus")
+    code, out, err = cli("eval", *options, "--out", tmp_path / "out")
+    assert code == 0, err
+    head, *rows = out.splitlines()
+    assert head.split() == ["phase", "epoch", "step", "rows", "val/kappa", "val/recall_road",
+                            "val/recall_any"]  # fmt: skip
+    with (tmp_path / "out/epochs.csv").open(newline="") as file:
+        written = list(csv.DictReader(file))
+    for epoch, row in enumerate(rows):
+        predicted, truth = (np.minimum(x.ravel(), 1) for x in batch(epoch))
+        kappa = sk.cohen_kappa_score(truth, predicted)
+        recall = sk.recall_score(truth, predicted, average=None)
+        assert row.split()[:4] == ["val", str(epoch), str(epoch), "4"]
+        shown = [f"{100 * value:.1f}" for value in (kappa, *recall)]
+        assert row.split()[4:] == shown
+        values = [float(one["value"]) for one in written if one["epoch"] == str(epoch)]
+        np.testing.assert_allclose(values, [kappa, *recall], rtol=1e-13)
+
+
+def test_without_a_wish_the_metrics_are_those_of_training(cli, run):
+    code, out, _ = cli("eval", "--epochs", run, "--json")
+    epochs = json.loads(out)["epochs"]
+    assert code == 0
+    assert [one["epoch"] for one in epochs] == [0, 1, 2]
+    predicted, truth = (x.ravel() for x in batch(2))
+    expected = sk.jaccard_score(truth, predicted, average="macro")
+    assert epochs[2]["metrics"]["val/iou_mean"]["value"] == pytest.approx(expected, rel=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (("--epochs", "{d}/nowhere"), 4, "nowhere"),
+        (("--epochs", "{d}", "p.npy", "y.npy"), 2, "leave PREDICTIONS"),
+        (("--epochs", "{d}", "--merge", "any"), 2, "NAME=CLASS"),
+        (("--epochs", "{d}", "--merge", "any=7+8"), 2, "merge"),
+        (("--epochs", "{d}", "-m", "auroc"), 2, "auroc"),
+        (("p.npy", "y.npy", "--classes", "2", "--merge", "a=0+1"), 2, "--epochs"),
+        ((), 2, "PREDICTIONS"),
+    ],
+)
+def test_what_does_not_follow_is_refused(cli, run, arguments, code, word):
+    ended, out, err = cli("eval", *(text.format(d=run) for text in arguments))
+    assert ended == code, err
+    assert out == ""
+    assert word in err
+    assert "Traceback" not in err
