@@ -24,6 +24,7 @@ from pipeline.metrics.estimates import (
 )
 from pipeline.metrics.ratios import NO_ROWS, Cells, cells
 from pipeline.procedure import Estimate
+from pipeline.statistics import LabelCounts
 
 __all__ = [
     "accuracy",
@@ -42,7 +43,7 @@ ONE_CLASS = "all labels, or all predictions, are of one class"
 
 def accuracy(counts: Any) -> Estimate:
     """Return the share of elements predicted right, sum of tp / elements."""
-    found = cells(counts)
+    found = _classes(counts)
     return quotient(added(found.tp), added(found.t), NO_ROWS)
 
 
@@ -51,7 +52,7 @@ def balanced_accuracy(counts: Any, *, adjusted: bool = False) -> Estimate:
 
     ``adjusted`` for chance: (b - 1/c) / (1 - 1/c) with c such classes; undefined for one.
     """
-    found = cells(counts)
+    found = _classes(counts)
     labelled = found.t != 0
     present = int(np.count_nonzero(labelled))
     recalls = scaled_sum(found.tp[labelled], found.t[labelled])
@@ -70,7 +71,7 @@ def mcc(counts: Any) -> Estimate:
     Reference: Gorodkin 2004, "Comparing two K-category assignments by a K-category correlation
     coefficient". Differs from torchmetrics, which gives numbers where there is none.
     """
-    return mcc_of(cells(counts))
+    return mcc_of(_classes(counts))
 
 
 def mcc_of(found: Cells) -> Estimate:
@@ -93,7 +94,7 @@ def kappa(counts: Any, distances: Any = None, weighting: str = "none") -> Estima
     check_weighting(weighting, KAPPA_WEIGHTINGS)
     if weighting != "none" and distances is None:
         raise ConfigError(f"weighting: {weighting} needs the counts of distances between classes")
-    return kappa_of(cells(counts), distances, weighting)
+    return kappa_of(_classes(counts), distances, weighting)
 
 
 def kappa_of(found: Cells, distances: Any = None, weighting: str = "none") -> Estimate:
@@ -161,3 +162,12 @@ def check_weighting(given: str, known: Sequence[str]) -> None:
     """Raise :class:`ConfigError` for a weighting that is not known."""
     if given not in known:
         raise ConfigError(f"weighting: {given!r} is unknown; choose {', '.join(known)}")
+
+
+def _classes(counts: Any) -> Cells:
+    if isinstance(counts, LabelCounts):
+        raise ConfigError(
+            "counts of labels that a row may have several of are no matrix of classes; use a "
+            "metric of task='multilabel', or class_metric"
+        )
+    return cells(counts)

@@ -13,7 +13,13 @@ from pipeline import metrics
 from pipeline.content import from_tree, to_tree
 from pipeline.errors import ConfigError, DataError, MissingInputError, UnknownNameError
 from pipeline.metrics.names import HOMES
-from pipeline.statistics import ConfusionMatrix, LabelMarginals, Marginals, WeightedMarginals
+from pipeline.statistics import (
+    ConfusionMatrix,
+    LabelCounts,
+    LabelMarginals,
+    Marginals,
+    WeightedMarginals,
+)
 from pipeline.synthetic import SyntheticSplit
 from pipeline.testing import Data, recipes
 from pipeline.testing.drive import Ask, outcome
@@ -285,6 +291,14 @@ def test_functions_look_at_their_options(weighting: str, match: str) -> None:
         metrics.kappa(table.marginals, weighting=weighting)
     with pytest.raises(ConfigError, match="weighting"):
         metrics.generalised_dice(table.marginals, weighting)
+
+
+def test_labels_are_no_matrix_of_classes() -> None:
+    counts = LabelCounts(*np.ones((4, 2), np.int64))
+    for function in (metrics.accuracy, metrics.balanced_accuracy, metrics.mcc, metrics.kappa):
+        with pytest.raises(ConfigError, match="no matrix of classes"):
+            function(counts)
+    assert metrics.class_metric("iou", counts)["iou_mean"].value == 1 / 3
 
 
 def test_a_beta_is_the_number_that_is_written() -> None:

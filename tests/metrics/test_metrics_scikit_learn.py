@@ -20,7 +20,7 @@ from pipeline.testing import Data
 from pipeline.testing.drive import fold_all
 from pipeline.testing.strategies import LAW
 
-EXAMPLES = 40
+EXAMPLES = 25
 TOLERANCE = 1e-12
 LEFT_OUT = {
     "undefined here, 0 or a warning there": "one class in all labels or predictions; weighted "
