@@ -366,3 +366,21 @@ def test_the_table_of_images_outlives_the_run(tmp_path: Any) -> None:
     direct = ff.metrics.ImageIntervals(ignore=255, replicates=100)
     numbers = ff.measure(direct, found, true, classes=4, cluster="threads")
     assert {k: repr(v) for k, v in again.items()} == {k: repr(v) for k, v in numbers.items()}
+
+
+def test_states_of_ranks_are_added() -> None:
+    """One sum of whole numbers merges them: the live sync of distributed training."""
+    found, true = drawn(10, 5)
+    wanted = [ff.metrics.ImageIoU(ignore=255), ff.metrics.ImageGeneralisedDice(ignore=255)]
+    ranks = [ff.metrics.Collection(wanted, classes=5) for _ in range(3)]
+    whole = ff.metrics.Collection(wanted, classes=5)
+    whole.update(found, true)
+    for rank, (start, stop) in zip(ranks, ((0, 1), (1, 8), (8, 10)), strict=True):
+        rank.update(found[start:stop], true[start:stop])
+    assert whole.fixed
+    merged = whole.with_packed(sum(rank.packed() for rank in ranks))
+    assert {k: repr(v) for k, v in merged.compute().items()} == {
+        k: repr(v) for k, v in whole.compute().items()
+    }
+    with pytest.raises(ConfigError, match="keeps a table of all rows"):
+        ff.metrics.Collection(ff.metrics.ImageIntervals(), classes=5).update(found, true)
