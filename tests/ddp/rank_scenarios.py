@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from pipeline import metrics
-from pipeline.ddp import Collection
+from pipeline.ddp import Collection, live
 from pipeline.errors import FeatfoldError
 
 CLASSES, SAMPLES, SIDE = 21, 21, 16
@@ -188,6 +188,15 @@ def ids_on_one_rank(rank: int, size: int) -> object:
     return {"values": outcome, "error": told(second.compute)}
 
 
+def own_group(rank: int, size: int) -> object:
+    """A process group beside the default one, with a time-out of its own."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=7))
+    made = collection(group=group)
+    for _, predicted, truth in made.follow(loader(rank, size)):
+        made.update(predicted, truth)
+    return {"values": values(made.compute()), "seconds": live.ranks(group).timeout_seconds}
+
+
 def of_one_process(rank: int, size: int) -> object:
     """A collection that knows nothing of other ranks."""
     made = metrics.Collection(["accuracy"], classes=2)
@@ -207,7 +216,7 @@ def growing(rank: int, size: int) -> object:
 SCENARIOS = (
     of_all_ranks, rank_zero_only, busy_rank, empty_rank, no_rank_has_rows, other_declaration,
     other_order, unknown_repeats, by_ids, refused_batch, shared_ids, ids_on_one_rank,
-    of_one_process, growing,
+    own_group, of_one_process, growing,
 )  # fmt: skip
 
 

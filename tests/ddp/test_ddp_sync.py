@@ -162,6 +162,11 @@ def test_ranks_that_claim_under_other_names_are_told(ranks, right):
         assert "another collection than rank 0: ids" in found["error"]["message"]
 
 
+def test_a_process_group_of_its_own_has_its_own_store_and_time_out(ranks, right):
+    for rank in ranks:
+        assert rank["own_group"] == {"values": right, "seconds": 7.0}
+
+
 def test_a_collection_of_one_process_says_that_it_is_of_one_rank(ranks):
     for number, found in enumerate(rank["of_one_process"] for rank in ranks):
         assert found["value"] == 1 - number

@@ -57,7 +57,9 @@ def reported(out: Path, side: int) -> None:
     seconds = time.monotonic() - start
     errors = [line.strip() for line in output.splitlines() if "Error" in line or "error" in line]
     print(f"torchmetrics on rank zero only {ended} after {seconds:.0f} s (time-out 20 s)")
-    for line in list(dict.fromkeys(errors))[:4]:
+    frames = [line.partition("File ")[2] for line in output.splitlines() if "File " in line]
+    within = [frame for frame in frames if "/torchmetrics/" in frame]
+    for line in (*dict.fromkeys(errors), *(f"within {frame}" for frame in within[-1:])):
         print(f"  {line[:200]}")
     check(process.returncode != 0, "it did not work")
 
