@@ -9,6 +9,7 @@ from typing import Any, final
 from pipeline.chunk import Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
+from pipeline.metrics.intervals import BOOTSTRAP, Confidence
 from pipeline.metrics.one_vs_rest import check_averages, one_vs_rest
 from pipeline.metrics.ranked import Source, tallied
 from pipeline.metrics.tallies import Tally, Totals
@@ -45,6 +46,10 @@ class OfScores(ABC):
     them in so many bins, cut to the scores. With ``exact`` the scores are read again range by range
     until the number is exact. ``fixed`` counts them between edges that are declared beforehand:
     such states have a fixed size and add up over processes.
+
+    ``interval`` adds the ends of the confidence interval of each number, ``{name}_ci_lower`` and
+    ``_ci_upper``: ``bootstrap``, or of AUROC ``delong``, see :mod:`pipeline.metrics.intervals`, at
+    ``level``, from so many ``replicates`` of a ``seed``.
     """
 
     _: KW_ONLY
@@ -59,6 +64,10 @@ class OfScores(ABC):
     exact: bool = False
     bins: int | None = None
     fixed: bool = False
+    interval: str = ""
+    level: float = 0.95
+    replicates: int = 1000
+    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.task not in self.tasks:
@@ -74,12 +83,25 @@ class OfScores(ABC):
             raise ConfigError("softmax: it is of the stored logits of a multiclass task")
         object.__setattr__(self, "ignore", _ignored(self.ignore))
         check_averages(self.averages)
+        self.confidence.check(self.intervals)
+        if self.interval and self.task not in (OOD, BINARY):
+            raise ConfigError(f"interval: a {self.task} task has none; ask for it class by class")
         BoundedRanks(Stored(SCORES), budget_nbytes=self.budget)
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """Tasks that the metric has."""
         return OOD, BINARY, MULTICLASS, MULTILABEL
+
+    @property
+    def intervals(self) -> tuple[str, ...]:
+        """Methods of confidence intervals that the metric has."""
+        return (BOOTSTRAP,)
+
+    @property
+    def confidence(self) -> Confidence:
+        """Which confidence interval is wanted."""
+        return Confidence(self.interval, self.level, self.replicates, self.seed)
 
     @property
     def averages(self) -> tuple[str, ...]:
@@ -104,7 +126,8 @@ class OfScores(ABC):
         """Ask for ranks until the numbers are as exact as was asked for; return them."""
         source = self.source(schema)
         if self.task in (OOD, BINARY):
-            return (yield from tallied(source, self, schema))
+            confidence = self.confidence if self.interval else None
+            return (yield from tallied(source, self, schema, confidence))
         several = self.task == MULTILABEL
         left_out = () if several else _ignored(self.ignore)
         return (yield from one_vs_rest(self, source, self.averages, several, schema, left_out))

@@ -10,6 +10,7 @@ import numpy as np
 
 from pipeline.chunk import Schema
 from pipeline.content import Const, replaced
+from pipeline.metrics.intervals import Confidence, with_intervals
 from pipeline.metrics.tallies import Tally, Totals, added_up
 from pipeline.procedure import REHEARSING, MetricResult, Passes
 from pipeline.statistics import (
@@ -65,29 +66,62 @@ class TalliedMetric(Protocol):
         ...
 
 
-def tallied(source: Source, metric: TalliedMetric, schema: Schema) -> Passes[MetricResult]:
+def tallied(
+    source: Source, metric: TalliedMetric, schema: Schema, confidence: Confidence | None = None
+) -> Passes[MetricResult]:
     """Ask for the ranks of scores, pass after pass as is wanted; return what they add up to.
 
     One pass where scores fit into the budget, or bounds are enough. ``exact`` takes another for
     each part of the scores that fits into it, and keeps no part once it is added up.
+    ``confidence`` asks for intervals beside the numbers.
     """
+    found = yield from _found(source, schema)
+    totals = metric.totals(*found.rows)
+    if source.exact and not found.exact and not totals.lacks:
+        tally = metric.tally(totals)
+        yield from _resolved(source, found.bins(), tally, source.width(schema))
+        numbers = tally.numbers()
+    else:
+        numbers = added_up(metric.tally(totals), found.pieces())
+    if confidence is None:
+        return numbers
+    return with_intervals(numbers, confidence, metric.tally, totals, found.pieces)
+
+
+class _Binned(NamedTuple):
+    """All bins, where scores were counted in them."""
+
+    whole: Bins
+
+    @property
+    def exact(self) -> bool:
+        return False
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        return int(self.whole.negatives.sum()), int(self.whole.positives.sum())
+
+    def bins(self) -> Bins:
+        return self.whole
+
+    def pieces(self) -> Iterator[Bins]:
+        yield self.whole
+
+
+def _found(source: Source, schema: Schema) -> Passes[Ordered | _Binned]:
+    """Ask for scores in order, or in bins."""
     if source.fixed:
         edges = _declared_edges(source.budget_nbytes)
-        counted = yield {"ranks": ScoreCounts(source.of, edges, source.positive, source.where)}
-        return _told(metric, counted["ranks"])
+        asked = ScoreCounts(source.of, edges, source.positive, source.where)
+        return _Binned((yield {"ranks": asked})["ranks"])
     found: Ordered = (yield {"ranks": source.ranks})["ranks"]
     if REHEARSING.get():
-        yield from _rehearsed(source, schema, found)
-    if source.bins is not None and not found.exact:
-        edges = refined_edges(found.bins(), source.bins)
-        bins = yield {"bins": RankHistogram(source.of, edges, source.positive, source.where)}
-        return _told(metric, bins["bins"])
-    totals = metric.totals(*found.rows)
-    if not source.exact or found.exact or totals.lacks:
-        return added_up(metric.tally(totals), found.pieces())
-    tally: Tally = metric.tally(totals)
-    yield from _resolved(source, found.bins(), tally, source.width(schema))
-    return tally.numbers()
+        yield from _rehearsed(source, schema)
+    if source.bins is None or found.exact:
+        return found
+    edges = refined_edges(found.bins(), source.bins)
+    asked_again = RankHistogram(source.of, edges, source.positive, source.where)
+    return _Binned((yield {"bins": asked_again})["bins"])
 
 
 def _declared_edges(budget_nbytes: int) -> Const:
@@ -96,11 +130,6 @@ def _declared_edges(budget_nbytes: int) -> Const:
     while steps > 1 and BIN_NBYTES * (score_edges(steps).shape[0] + 1) > budget_nbytes:
         steps //= 2
     return score_edges(steps)
-
-
-def _told(metric: TalliedMetric, bins: Bins) -> MetricResult:
-    totals = metric.totals(int(bins.negatives.sum()), int(bins.positives.sum()))
-    return added_up(metric.tally(totals), [bins])
 
 
 def _resolved(source: Source, bins: Bins, tally: Tally, width: int) -> Passes[None]:
@@ -144,7 +173,7 @@ def _ranges(bins: Bins, opened: Any, most_rows: int) -> Iterator[tuple[int, int]
         start = stop
 
 
-def _rehearsed(source: Source, schema: Schema, found: Ordered) -> Passes[None]:
+def _rehearsed(source: Source, schema: Schema) -> Passes[None]:
     """Ask for the passes that so many rows would take: made-up ones are few, and fit anyway."""
     elements = schema.rows * int(np.prod(source.of.shape(schema), dtype=np.int64))
     parts = math.ceil(elements * source.width(schema) / source.budget_nbytes)

@@ -6,6 +6,7 @@ from dataclasses import KW_ONLY
 
 from pipeline.content import value
 from pipeline.errors import ConfigError
+from pipeline.metrics.intervals import BOOTSTRAP, DELONG
 from pipeline.metrics.of_scores import OfScores
 from pipeline.metrics.ranking import check_positive
 from pipeline.metrics.tallies import (
@@ -43,6 +44,10 @@ class AUROC(OfScores):
     Differs from torchmetrics, which turns scores outside [0, 1] into sigmoids, batch by batch:
     here a score is what it is.
     """
+
+    @property
+    def intervals(self) -> tuple[str, ...]:
+        return BOOTSTRAP, DELONG
 
     def tally(self, totals: Totals) -> Tally:
         return AreaUnderROC(totals)
