@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 STORY = ROOT / "workflows" / "story_ddp" / "story.py"
 SECONDS = 240
 
+pytestmark = pytest.mark.slow
+
 
 def run(script: Path, *arguments: object) -> tuple[int, str]:
     """Return how a script that starts others ended, and what it said; nothing of it stays."""
@@ -47,7 +49,6 @@ def test_the_story_of_8_gib(tmp_path):
     assert "tried to allocate 8944000000 bytes" in said
 
 
-@pytest.mark.slow
 def test_every_logged_number_is_right_after_a_kill_and_a_resumption(tmp_path):
     code, said = run(STORY, tmp_path, "resumed", "--side", 16)
     assert code == 0, said
