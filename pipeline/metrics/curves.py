@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -95,7 +96,7 @@ def roc_curve(ranks: Ranks, max_points: int = 500) -> ROCCurve:
     if missing_side(ranks):
         return ROCCurve(np.zeros(0), np.zeros(0))
     tpr, fpr = (np.append(0, np.cumsum(side)) / side.sum() for side in (hits, misses))
-    kept = _thinned(tpr + fpr, 1 + operating_point(hits, MARKED_TPR), max_points)
+    kept = thinned(fpr, tpr, 1 + operating_point(hits, MARKED_TPR), max_points)
     return ROCCurve(fpr[kept], tpr[kept])
 
 
@@ -111,8 +112,7 @@ def precision_recall_curve(
         return PrecisionRecallCurve(np.zeros(0), np.zeros(0))
     found = np.cumsum(hits)
     recall, precision = found / found[-1], found / (found + np.cumsum(misses))
-    length = np.append(0.0, np.cumsum(np.abs(np.diff(recall)) + np.abs(np.diff(precision))))
-    kept = _thinned(length, operating_point(hits, MARKED_TPR), max_points)
+    kept = thinned(recall, precision, operating_point(hits, MARKED_TPR), max_points)
     return PrecisionRecallCurve(recall[kept], precision[kept])
 
 
@@ -146,15 +146,32 @@ def one_side(ranks: Ranks, side: str) -> Ranks:
     return ranks._replace(negatives=none) if side == "ood" else ranks._replace(positives=none)
 
 
-def _thinned(position: Floats, marked: int, max_points: int) -> Any:
-    """Return the indices of points at even distances along a curve, its ends and ``marked``."""
+def thinned(x: Floats, y: Floats, marked: int, max_points: int) -> Any:
+    """Return which points of a curve are kept: its ends, ``marked``, and its corners.
+
+    Some are at even distances along the curve; between two of these it is the one farthest from the
+    straight line, where that is far.
+    """
     if max_points < 3:
         raise ConfigError(f"max_points: a curve keeps at least 3 points, got {max_points}")
-    if len(position) <= max_points:
+    if len(x) <= max_points:
         return slice(None)
-    even = np.linspace(position[0], position[-1], max_points - 1)
-    nearest = np.searchsorted(position, even).clip(max=len(position) - 1)
-    return np.unique(np.concatenate([nearest, [0, marked, len(position) - 1]]))
+    left = max_points - 3
+    length = np.append(0.0, np.cumsum(np.abs(np.diff(x)) + np.abs(np.diff(y))))
+    even = np.searchsorted(length, np.linspace(0, length[-1], left // 2 + 2)[1:-1])
+    kept = np.unique(np.concatenate([even, [0, marked, len(x) - 1]]))
+    corners = [_corner(x, y, *ends) for ends in pairwise(kept.tolist())]
+    farthest = sorted(corners, reverse=True)[: max_points - len(kept)]
+    return np.unique([*kept.tolist(), *(index for _, index in farthest)])
+
+
+def _corner(x: Floats, y: Floats, start: int, stop: int) -> tuple[float, int]:
+    """Return the point farthest from the line between two others, and its distance."""
+    across, up = x[stop] - x[start], y[stop] - y[start]
+    part = slice(start, stop + 1)
+    off = np.abs(across * (y[part] - y[start]) - up * (x[part] - x[start]))
+    place = int(np.argmax(off))
+    return float(off[place]) / max(math.hypot(across, up), 1e-300), start + place
 
 
 def _occupied(ranks: Ranks) -> tuple[Floats, Counts]:

@@ -12,6 +12,7 @@ from pipeline.errors import ConfigError
 from pipeline.metrics.intervals import BOOTSTRAP, Confidence
 from pipeline.metrics.one_vs_rest import check_averages, one_vs_rest
 from pipeline.metrics.ranked import Source, tallied
+from pipeline.metrics.ranking import check_positive
 from pipeline.metrics.tallies import Tally, Totals
 from pipeline.procedure import MetricResult, Passes
 from pipeline.statistics import BoundedRanks
@@ -19,7 +20,7 @@ from pipeline.statistics.bounded_ranks import BUDGET_NBYTES
 from pipeline.views import Every, IsOOD, Labelled, Logits, LogSoftmax, Positive, Stored, View
 from pipeline.views.judged import Counted
 
-__all__ = ["OfScores"]
+__all__ = ["BINARY", "OOD", "Numbers", "OfScores"]
 
 OOD, BINARY, MULTICLASS, MULTILABEL = "ood", "binary", "multiclass", "multilabel"
 LARGEST_BINS = 2**24
@@ -29,52 +30,46 @@ SCORES, LOGITS = "scores", "logits"
 
 @value
 class OfScores(ABC):
-    """A metric of scores and of two classes: an abstract base that is only ever derived from.
+    """What is ranked, of two classes or of one against others: an abstract base.
 
     ``task``: ``ood`` (high scores speak for out-of-distribution rows), ``binary`` (for label 1, of
     labels 0 and 1), ``multiclass`` or ``multilabel`` (for each of k classes against all others, of
-    scores (k, ...)). ``average`` of the latter: macro, weighted, micro or none, one or several; see
-    :func:`~pipeline.metrics.one_vs_rest.one_vs_rest`. ``ignore``: labels that do not count, one or
-    several. ``of``: view of the scores, by default the stored array ``scores``, else ``logits``;
-    rows of any shape, a score for each element. ``softmax``: rank probabilities of classes by their
-    logarithms, not the logits as they are. ``is_ood``: which rows are out-of-distribution; by
-    default those of such splits. ``where``: filter of rows.
+    scores (k, ...)). ``positive``: the class that counts as found, where it is not moot: ``ood``,
+    or ``id`` (the same scores, read from the bottom); of other tasks it is label 1, or the class.
+    ``ignore``: labels that do not count, one or several. ``of``: view of the scores, by default the
+    stored array ``scores``, else ``logits``; rows of any shape, a score for each element.
+    ``softmax``: rank probabilities of classes by their logarithms, not the logits as they are.
+    ``is_ood``: which rows are out-of-distribution; by default those of such splits. ``where``:
+    filter of rows.
 
     Scores are kept in order, exactly, while they fit into ``budget`` bytes: 4 for each float32
     score, 8 for each of float64, and never more than 16 for each distinct one of a class. Where
-    they do not, the number is given with bounds, and ``bins`` asks for a further pass that counts
-    them in so many bins, cut to the scores. With ``exact`` the scores are read again range by range
-    until the number is exact. ``fixed`` counts them between edges that are declared beforehand:
-    such states have a fixed size and add up over processes.
-
-    ``interval`` adds the ends of the confidence interval of each number, ``{name}_ci_lower`` and
-    ``_ci_upper``: ``bootstrap``, or of AUROC ``delong``, see :mod:`pipeline.metrics.intervals`, at
-    ``level``, from so many ``replicates`` of a ``seed``.
+    they do not, all is given with bounds, and ``bins`` asks for a further pass that counts them in
+    so many bins, cut to the scores. ``fixed`` counts them between edges that are declared
+    beforehand: such states have a fixed size and add up over processes.
     """
 
     _: KW_ONLY
     task: str = OOD
-    average: str | tuple[str, ...] = "macro"
+    positive: str = "ood"
     ignore: int | tuple[int, ...] = ()
     of: View | None = None
     softmax: bool = False
     is_ood: View | None = None
     where: View | None = None
     budget: int = BUDGET_NBYTES
-    exact: bool = False
     bins: int | None = None
     fixed: bool = False
-    interval: str = ""
-    level: float = 0.95
-    replicates: int = 1000
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.task not in self.tasks:
             raise ConfigError(f"task: {self.task!r} is unknown; choose {', '.join(self.tasks)}")
+        check_positive(self.positive)
+        if self.task != OOD and self.positive != "ood":
+            raise ConfigError(f"positive: label 1 is positive in a {self.task} task; leave it out")
         if self.bins is not None and not 1 <= self.bins <= LARGEST_BINS:
             raise ConfigError(f"bins: {self.bins}; expected 1 to {LARGEST_BINS:,}, such as 65536")
-        chosen = [name for name in ("exact", "bins", "fixed") if getattr(self, name)]
+        chosen = [name for name in ("exact", "bins", "fixed") if getattr(self, name, None)]
         if len(chosen) > 1:
             raise ConfigError(f"{' and '.join(chosen)}: these exclude each other; choose one")
         if self.task != OOD and self.is_ood is not None:
@@ -82,10 +77,6 @@ class OfScores(ABC):
         if self.softmax and (self.task != MULTICLASS or self.of is not None):
             raise ConfigError("softmax: it is of the stored logits of a multiclass task")
         object.__setattr__(self, "ignore", _ignored(self.ignore))
-        check_averages(self.averages)
-        self.confidence.check(self.intervals)
-        if self.interval and self.task not in (OOD, BINARY):
-            raise ConfigError(f"interval: a {self.task} task has none; ask for it class by class")
         BoundedRanks(Stored(SCORES), budget_nbytes=self.budget)
 
     @property
@@ -93,24 +84,27 @@ class OfScores(ABC):
         """Tasks that the metric has."""
         return OOD, BINARY, MULTICLASS, MULTILABEL
 
-    @property
-    def intervals(self) -> tuple[str, ...]:
-        """Methods of confidence intervals that the metric has."""
-        return (BOOTSTRAP,)
-
-    @property
-    def confidence(self) -> Confidence:
-        """Which confidence interval is wanted."""
-        return Confidence(self.interval, self.level, self.replicates, self.seed)
-
-    @property
-    def averages(self) -> tuple[str, ...]:
-        """Averages over classes."""
-        return self.average if isinstance(self.average, tuple) else (self.average,)
-
     @abstractmethod
-    def tally(self, totals: Totals) -> Tally:
-        """Return what adds up the numbers, of so many rows in all."""
+    def passes(self, schema: Schema) -> Passes[Any]:
+        """Yield the statistics of the metric; return what it makes of them."""
+
+    @final
+    @property
+    def low(self) -> bool:
+        """Whether low scores speak for the positive class."""
+        return self.positive == "id"
+
+    @final
+    @property
+    def side(self) -> str:
+        """What names of numbers end in: the positive class, where it has a name."""
+        return f"_{self.positive}" if self.task == OOD else ""
+
+    @final
+    @property
+    def ignored(self) -> tuple[int, ...]:
+        """Labels that do not count, in ascending order."""
+        return _ignored(self.ignore)
 
     @final
     def totals(self, negatives: int, positives: int) -> Totals:
@@ -122,20 +116,9 @@ class OfScores(ABC):
         return Totals(negatives, positives, " and ".join(f"no {n}" for n, some in rows if not some))
 
     @final
-    def passes(self, schema: Schema) -> Passes[MetricResult]:
-        """Ask for ranks until the numbers are as exact as was asked for; return them."""
-        source = self.source(schema)
-        if self.task in (OOD, BINARY):
-            confidence = self.confidence if self.interval else None
-            return (yield from tallied(source, self, schema, confidence))
-        several = self.task == MULTILABEL
-        left_out = () if several else _ignored(self.ignore)
-        return (yield from one_vs_rest(self, source, self.averages, several, schema, left_out))
-
-    @final
     def source(self, schema: Schema) -> Source:
         """Return what is ranked of a split."""
-        options = (self.budget, self.exact, self.bins, self.fixed)
+        options = (self.budget, getattr(self, "exact", False), self.bins, self.fixed)
         if self.task == OOD:
             of = self.of or self._stored(schema)
             return Source(of, self.is_ood or IsOOD(), self.where or Every(), *options)
@@ -145,7 +128,7 @@ class OfScores(ABC):
             )
         several = schema.spec("labels").shape
         rows = self.where or (Every() if several else Labelled())
-        counted = Counted(self.task, _ignored(self.ignore), rows)
+        counted = Counted(self.task, self.ignored, rows)
         return Source(self.of or self._stored(schema), Positive(), counted, *options)
 
     @final
@@ -153,6 +136,64 @@ class OfScores(ABC):
         if self.task in (MULTICLASS, MULTILABEL):
             return LogSoftmax(Logits(LOGITS)) if self.softmax else Stored(LOGITS)
         return Stored(SCORES if SCORES in schema.arrays else LOGITS)
+
+
+@value
+class Numbers(OfScores):
+    """A metric of scores whose numbers add up bin by bin: an abstract base.
+
+    ``exact``: the scores are read again range by range until every number is exact, whatever fits.
+    ``average`` over classes: macro, weighted, micro or none, one or several; see
+    :func:`~pipeline.metrics.one_vs_rest.one_vs_rest`. ``interval`` adds the ends of the confidence
+    interval of each number, ``{name}_ci_lower`` and ``_ci_upper``: ``bootstrap``, or of AUROC
+    ``delong``, see :mod:`pipeline.metrics.intervals`, at ``level``, from so many ``replicates`` of
+    a ``seed``.
+    """
+
+    _: KW_ONLY
+    exact: bool = False
+    average: str | tuple[str, ...] = "macro"
+    interval: str = ""
+    level: float = 0.95
+    replicates: int = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_averages(self.averages)
+        self.confidence.check(self.intervals)
+        if self.interval and self.task not in (OOD, BINARY):
+            raise ConfigError(f"interval: a {self.task} task has none; ask for it class by class")
+
+    @property
+    def averages(self) -> tuple[str, ...]:
+        """Averages over classes."""
+        return self.average if isinstance(self.average, tuple) else (self.average,)
+
+    @property
+    def intervals(self) -> tuple[str, ...]:
+        """Methods of confidence intervals that the metric has."""
+        return (BOOTSTRAP,)
+
+    @property
+    def confidence(self) -> Confidence:
+        """Which confidence interval is wanted."""
+        return Confidence(self.interval, self.level, self.replicates, self.seed)
+
+    @abstractmethod
+    def tally(self, totals: Totals) -> Tally:
+        """Return what adds up the numbers, of so many rows in all."""
+
+    @final
+    def passes(self, schema: Schema) -> Passes[MetricResult]:
+        """Ask for ranks until the numbers are as exact as was asked for; return them."""
+        source = self.source(schema)
+        if self.task in (OOD, BINARY):
+            confidence = self.confidence if self.interval else None
+            return (yield from tallied(source, self, schema, confidence))
+        several = self.task == MULTILABEL
+        left_out = () if several else self.ignored
+        return (yield from one_vs_rest(self, source, self.averages, several, schema, left_out))
 
 
 def _ignored(given: Any) -> tuple[int, ...]:

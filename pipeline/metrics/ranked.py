@@ -27,7 +27,7 @@ from pipeline.statistics.bounded_ranks import BIN_NBYTES
 from pipeline.statistics.value_counts import BEYOND, LEAST
 from pipeline.views import OfClass, Stored, View
 
-__all__ = ["Source", "TalliedMetric", "tallied"]
+__all__ = ["Binned", "Source", "TalliedMetric", "found_of", "tallied"]
 
 
 class Source(NamedTuple):
@@ -75,7 +75,7 @@ def tallied(
     each part of the scores that fits into it, and keeps no part once it is added up.
     ``confidence`` asks for intervals beside the numbers.
     """
-    found = yield from _found(source, schema)
+    found = yield from found_of(source, schema)
     totals = metric.totals(*found.rows)
     if source.exact and not found.exact and not totals.lacks:
         tally = metric.tally(totals)
@@ -88,7 +88,7 @@ def tallied(
     return with_intervals(numbers, confidence, metric.tally, totals, found.pieces)
 
 
-class _Binned(NamedTuple):
+class Binned(NamedTuple):
     """All bins, where scores were counted in them."""
 
     whole: Bins
@@ -108,12 +108,12 @@ class _Binned(NamedTuple):
         yield self.whole
 
 
-def _found(source: Source, schema: Schema) -> Passes[Ordered | _Binned]:
+def found_of(source: Source, schema: Schema) -> Passes[Ordered | Binned]:
     """Ask for scores in order, or in bins."""
     if source.fixed:
         edges = _declared_edges(source.budget_nbytes)
         asked = ScoreCounts(source.of, edges, source.positive, source.where)
-        return _Binned((yield {"ranks": asked})["ranks"])
+        return Binned((yield {"ranks": asked})["ranks"])
     found: Ordered = (yield {"ranks": source.ranks})["ranks"]
     if REHEARSING.get():
         yield from _rehearsed(source, schema)
@@ -121,7 +121,7 @@ def _found(source: Source, schema: Schema) -> Passes[Ordered | _Binned]:
         return found
     edges = refined_edges(found.bins(), source.bins)
     asked_again = RankHistogram(source.of, edges, source.positive, source.where)
-    return _Binned((yield {"bins": asked_again})["bins"])
+    return Binned((yield {"bins": asked_again})["bins"])
 
 
 def _declared_edges(budget_nbytes: int) -> Const:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY
-
 from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.metrics.intervals import BOOTSTRAP, DELONG
-from pipeline.metrics.of_scores import OfScores
-from pipeline.metrics.ranking import check_positive
+from pipeline.metrics.of_scores import OOD, Numbers
 from pipeline.metrics.tallies import (
     AreaUnderROC,
     AveragePrecisionSum,
@@ -38,7 +35,7 @@ __all__ = [
 
 
 @value
-class AUROC(OfScores):
+class AUROC(Numbers):
     """Area under the ROC curve: ``auroc``; see :func:`~pipeline.metrics.auroc`.
 
     Differs from torchmetrics, which turns scores outside [0, 1] into sigmoids, batch by batch:
@@ -54,35 +51,7 @@ class AUROC(OfScores):
 
 
 @value
-class OneSided(OfScores):
-    """A metric whose number depends on which class is positive: an abstract base.
-
-    ``positive``: ``ood``, or ``id`` (the same scores, read from the bottom). Of a binary task it is
-    label 1.
-    """
-
-    _: KW_ONLY
-    positive: str = "ood"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_positive(self.positive)
-        if self.task != "ood" and self.positive != "ood":
-            raise ConfigError(f"positive: label 1 is positive in a {self.task} task; leave it out")
-
-    @property
-    def low(self) -> bool:
-        """Whether low scores speak for the positive class."""
-        return self.positive == "id"
-
-    @property
-    def side(self) -> str:
-        """What names of numbers end in: the positive class, where it has a name."""
-        return f"_{self.positive}" if self.task == "ood" else ""
-
-
-@value
-class AveragePrecision(OneSided):
+class AveragePrecision(Numbers):
     """``average_precision_ood`` or ``_id``, ``average_precision`` of a binary task.
 
     See :func:`~pipeline.metrics.average_precision`.
@@ -93,7 +62,7 @@ class AveragePrecision(OneSided):
 
 
 @value
-class AUPRTrapezoid(OneSided):
+class AUPRTrapezoid(Numbers):
     """``aupr_trapezoid_ood`` or ``_id``, ``aupr_trapezoid`` of a binary task.
 
     See :func:`~pipeline.metrics.aupr_trapezoid`.
@@ -104,7 +73,7 @@ class AUPRTrapezoid(OneSided):
 
 
 @value
-class FPRAtTPR(OneSided):
+class FPRAtTPR(Numbers):
     """False positive rate at a true positive rate: ``fpr_at_95tpr_ood`` or ``_id``.
 
     ``fpr_at_95tpr`` of a binary task. See :func:`~pipeline.metrics.fpr_at_tpr`.
@@ -127,7 +96,7 @@ class FPRAtTPR(OneSided):
 
 
 @value
-class TPRAtFPR(OneSided):
+class TPRAtFPR(Numbers):
     """True positive rate at a false positive rate: ``tpr_at_5fpr_ood`` or ``_id``.
 
     ``tpr_at_5fpr`` of a binary task. See :func:`~pipeline.metrics.tpr_at_fpr`.
@@ -150,7 +119,7 @@ class TPRAtFPR(OneSided):
 
 
 @value
-class DetectionAccuracy(OfScores):
+class DetectionAccuracy(Numbers):
     """``detection_accuracy``, (1 + max(TPR - FPR)) / 2, and ``detection_accuracy_threshold``.
 
     That is the accuracy of the best threshold where both classes are equally likely; rows with at
@@ -166,7 +135,7 @@ class DetectionAccuracy(OfScores):
 
 
 @value
-class MaxF1(OneSided):
+class MaxF1(Numbers):
     """``max_f1_ood`` or ``_id``, the largest F1 of all thresholds, and ``max_f1_threshold_ood``.
 
     Rows at the threshold and beyond, above or with ``positive="id"`` below it, are found. Of equal
@@ -179,7 +148,7 @@ class MaxF1(OneSided):
 
 
 @value
-class Ranking(OfScores):
+class Ranking(Numbers):
     """The numbers of a table of detectors: auroc, aupr_in, aupr_out and fpr95.
 
     As :func:`~pipeline.metrics.ranking_metrics`, from one statistic. ``aupr`` is the average
@@ -188,7 +157,7 @@ class Ranking(OfScores):
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        return ("ood",)
+        return (OOD,)
 
     def tally(self, totals: Totals) -> Tally:
         return Tallies(
