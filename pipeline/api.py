@@ -14,7 +14,7 @@ from pipeline.engine import Job, Trace, run_jobs
 from pipeline.errors import ConfigError
 from pipeline.evaluation import Evaluation, Sets
 from pipeline.fitted import Fitted, FittedDetector, members_of
-from pipeline.inputs import Detectors, as_split, detectors_by_id, ood_splits
+from pipeline.inputs import Detectors, as_split, detectors_by_id, is_text, ood_splits
 from pipeline.loaders import Given, jobs_of
 from pipeline.procedure import Scored
 from pipeline.scoring import classes_of, scores_of, skips_of
@@ -127,6 +127,7 @@ def evaluate(
     """
     skips = skips_of(nonfinite)
     groups = {"near": near, "far": far, "csid": csid}
+    _check_baselines(baselines)
     classes = classes_of(fitted)
     ood = {group: ood_splits(group, given, classes) for group, given in groups.items()}
     sets = Sets(
@@ -142,6 +143,13 @@ def evaluate(
 
 
 def evaluation_jobs(fitted: Fitted, sets: Sets, baselines: Sequence[str]) -> dict[str, Job]:
+def _check_baselines(given: Any) -> None:
+    if not isinstance(given, (list, tuple)) or not all(map(is_text, given)):
+        raise ConfigError(
+            f"baselines: {given!r}; expected a list of names of stored arrays, such as ['plain']"
+        )
+
+
     """Return the jobs of an evaluation; raises where a split does not suit a detector."""
     views = _score_views(fitted, baselines)
     for split in sets.all:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import machine, spawning
+from pipeline.content import whole_number
 from pipeline.engine import DEFAULTS, Dask, Execute, Finished, Settings, Threads
 from pipeline.errors import ConfigError, CorruptError, FeatfoldError, MissingInputError
 from pipeline.plan import human
@@ -121,8 +122,7 @@ def settle(
             f"cluster: {kind!r} is unknown; choose {', '.join(CLUSTERS)}, the tcp:// or tls:// "
             "address of a scheduler, or its scheduler file (.json)"
         )
-    if workers is not None and not (isinstance(workers, int) and workers >= 1):
-        raise ConfigError(f"workers: {workers!r}; expected a whole number, at least 1")
+    workers = None if workers is None else whole_number(workers, "workers")
     if remote and memory == "auto":
         return _ask(kind)
     count = workers or _cpus()
@@ -162,7 +162,9 @@ def parse_nbytes(size: str | int) -> int:
         count = int(parse_bytes(size))
     except (ValueError, OverflowError, AttributeError):  # the last: None
         count = 0
-    if count <= 0:
+    # Units alone, and true, would be one of them.
+    number = any(map(str.isdigit, size)) if isinstance(size, str) else size == count
+    if count <= 0 or isinstance(size, bool) or not number:
         raise ConfigError(f"memory: {size!r} is not a size; write 512MiB, 8GB or auto")
     return count
 

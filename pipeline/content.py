@@ -25,6 +25,7 @@ from pipeline import arrays, files
 from pipeline.errors import ConfigError, CorruptError, MissingInputError
 
 T = TypeVar("T")
+SCALARS = (bool, float, int, str)
 _CLASSES: dict[str, type] = {}
 _MADE_BY_VALUE: set[type] = set()
 
@@ -69,18 +70,29 @@ def hints(cls: type) -> dict[str, Any]:
     return dict(found)
 
 
+def whole_number(given: Any, what: str, least: int = 1) -> int:
+    """Return ``given`` as an int; :class:`ConfigError` for anything but a whole number."""
+    whole = isinstance(given, (int, np.integer)) and not isinstance(given, bool)
+    if not whole or given < least:
+        raise ConfigError(f"{what}: {given!r}; expected a whole number, at least {least}")
+    return int(given)
+
+
 def _normalise(entry: Any, hint: Any) -> Any:
     """Bring ``entry`` into the canonical form of its annotation; reject what does not fit."""
     if isinstance(entry, np.generic):
         entry = entry.item()
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        options = [option for option in typing.get_args(hint) if option is not type(None)]
-        hint = options[0] if entry is not None and len(options) == 1 else Any
+        hint = _option(entry, typing.get_args(hint))
     if isinstance(entry, np.ndarray):
         raise ConfigError("arrays in a value must be wrapped: Const(array)")
     if type(entry) in (list, tuple):
         return _normalise_each(entry, hint)
+    if typing.get_origin(hint) is tuple:
+        raise ConfigError(f"expected several entries, got {entry!r}")
     if isinstance(entry, Mapping):
+        if hint in SCALARS:
+            raise ConfigError(f"expected {hint.__name__}, got {entry!r}")
         inner = (typing.get_args(hint) or (Any,))[-1]
         return {key: _normalise(item, inner) for key, item in entry.items()}
     if hint is bool and entry in (0, 1):
@@ -91,14 +103,26 @@ def _normalise(entry: Any, hint: Any) -> Any:
         return float(entry)
     if hint is int and isinstance(entry, (int, float)) and entry % 1 == 0:
         return int(entry)
-    if hint in (bool, float, int, str) and not isinstance(entry, hint):
+    if hint in SCALARS and not isinstance(entry, hint):
         raise ConfigError(f"expected {hint.__name__}, got {entry!r}")
     return entry
 
 
+def _option(entry: Any, union: tuple[Any, ...]) -> Any:
+    """Return which annotation of a union an entry is to fit; Any where that cannot be told."""
+    options = [option for option in union if option is not type(None)]
+    if entry is None and len(options) < len(union):
+        return Any
+    if len(options) == 1:
+        return options[0]
+    if set(options) == {int, float}:  # each stays what it is
+        return int if type(entry) is int else float
+    return Any
+
+
 def _normalise_each(entries: Sequence[Any], hint: Any) -> tuple[Any, ...]:
     """Bring the entries of a list or tuple into the form that ``tuple[...]`` declares for each."""
-    if hint in (bool, float, int, str):
+    if hint in SCALARS:
         raise ConfigError(f"expected {hint.__name__}, got {entries!r}")
     declared = typing.get_args(hint) if typing.get_origin(hint) is tuple else (Any, ...)
     if declared[-1:] == (...,):

@@ -28,6 +28,11 @@ One = str | Detector | Mapping[str, Any]
 Detectors = One | Iterable[One] | Mapping[str, One]
 
 
+def is_text(given: Any) -> bool:
+    """Tell whether something is a string of more than blanks."""
+    return isinstance(given, str) and bool(given.strip())
+
+
 def detectors_by_id(given: Detectors) -> dict[str, Detector]:
     """Return detectors by the id that names their rows in tables.
 
@@ -37,7 +42,7 @@ def detectors_by_id(given: Detectors) -> dict[str, Detector]:
     none at all.
     """
     if isinstance(given, Mapping) and "name" not in given:
-        entries = [_members(entry, name) for name, entry in given.items()]
+        entries = [_members(entry, "" if name is None else name) for name, entry in given.items()]
     else:
         one = isinstance(given, (str, type, Mapping)) or hasattr(given, "passes")
         several: list[Any] = list(given) if isinstance(given, Iterable) and not one else [given]
@@ -45,7 +50,7 @@ def detectors_by_id(given: Detectors) -> dict[str, Detector]:
     _refuse_twice(entries)
     pairs = [pair for members in entries for pair in members]
     chosen = dict(pairs)
-    if odd := [name for name in chosen if not isinstance(name, str) or name in ("", HEAD)]:
+    if odd := [name for name in chosen if not is_text(name) or name == HEAD]:
         raise ConfigError(f"{odd[0]!r} cannot name a detector; give an id such as 'mine'")
     if not chosen:
         raise ConfigError(f"no detector was named; known: {', '.join(detectors.names())}")
@@ -102,6 +107,7 @@ def choose_head(given: Any, schema: Schema) -> Head:
         isinstance(given, Mapping)
         and set(given) == {"weights"}
         and isinstance(given["weights"], (str, Path))
+        and str(given["weights"]).strip()
     ):
         return LinearHead.read(given["weights"], Pooled())
     if hasattr(given, "passes"):
@@ -110,9 +116,13 @@ def choose_head(given: Any, schema: Schema) -> Head:
 
 
 def _lda_head(options: Any) -> LDAHead:
-    if not isinstance(options, Mapping) or not set(options) <= {"of", "ridge"}:
+    known = isinstance(options, Mapping) and set(options) <= {"of", "ridge"}
+    if not known or not callable(options.get("of", Pooled())):
         raise ConfigError(f"head: lda takes {{'ridge': NUMBER}}, got {options!r}")
-    return LDAHead(**options)
+    try:
+        return LDAHead(**options)
+    except ConfigError as error:
+        raise ConfigError(f"head: lda: {error}") from None
 
 
 def with_head(detector: Detector, head: Head) -> Detector:
@@ -193,6 +203,8 @@ def ood_splits(group: str, given: Any, classes: int) -> Sequence[Split]:
                 f"a list of splits, got {type(given).__name__}"
             )
         return tuple(given)
+    if odd := [name for name in given if not is_text(name) or "/" in name]:
+        raise ConfigError(f"{group}: {odd[0]!r} cannot name a set; give a name such as 'svhn'")
     kind = "id/csid" if group == "csid" else f"ood/{group}"
     return tuple(
         as_split(data, name=f"{kind}/{name}", classes=classes) for name, data in given.items()
@@ -249,7 +261,7 @@ def _fit_job(
 def cache_directory(given: str | Path | None, store: str | Path | None = None) -> Path:
     """Return where constants and partials go: as given, beside a writable store, else at home."""
     if given is not None:
-        if not isinstance(given, (str, os.PathLike)):
+        if not isinstance(given, os.PathLike) and not is_text(given):
             raise ConfigError(f"cache: {given!r}; expected the path of a directory")
         return Path(given)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "featfold"

@@ -64,6 +64,8 @@ def scores_of(
     fitted: Mapping[str, Member], data: Any, *, per_image: bool = False, **options: Any
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the scores of every detector: see :func:`pipeline.api.score`."""
+    if not isinstance(per_image, bool):
+        raise ConfigError(f"per_image: {per_image!r}; expected True or False")
     view = Scored if per_image else Scores
     tables = over_rows(fitted, data, lambda f: Tabled(view(f.scorer)), **options)
     return {name: tables[name].array() for name in fitted}
@@ -104,8 +106,9 @@ def decisions_of(
             "first, or pass {name: threshold}"
         )
     for name in fitted:
-        if not isinstance(thresholds[name], Real) or math.isnan(thresholds[name]):
-            raise ConfigError(f"the threshold for {name} is {thresholds[name]!r}, not a number")
+        given = thresholds[name]
+        if isinstance(given, bool) or not isinstance(given, Real) or math.isnan(given):
+            raise ConfigError(f"the threshold for {name} is {given!r}, not a number")
     tables = over_rows(fitted, data, lambda f: Tabled(Scored(f.scorer)), **options)
     return {
         name: np.where(table.array() <= thresholds[name], np.int64(1), np.int64(-1))

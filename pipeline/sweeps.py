@@ -49,8 +49,10 @@ def members(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the detectors that an entry stands for, by id: one, or all of a sweep."""
     cls = detectors.load(entry["name"])
     options = {key: option for key, option in entry.items() if key not in OWN}
+    if (given := entry.get("id")) is not None and not (isinstance(given, str) and given.strip()):
+        raise ConfigError(f"{given!r} cannot name a detector; give an id such as 'mine'")
     return identified(
-        entry.get("id"),
+        given,
         [
             (detectors.make(entry["name"], **each), chosen)
             for each, chosen in combinations(cls, options)

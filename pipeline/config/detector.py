@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import types
-import typing
 from typing import Any
 
 from pydantic import (
@@ -19,6 +17,7 @@ from pydantic_core import InitErrorDetails
 
 from pipeline import detectors, sweeps
 from pipeline.config.problems import detail, did_you_mean, refusal, words
+from pipeline.config.sections import truth
 from pipeline.content import hints
 from pipeline.errors import ConfigError, FeatfoldError, UnknownNameError
 from pipeline.procedure import Detector
@@ -26,7 +25,6 @@ from pipeline.procedure import Detector
 HEAD = "head"
 CHOICES = ("preset", "fit_split")
 """Options of every detector."""
-NUMBERS = {int, float, types.NoneType}
 
 
 class DetectorConfig(BaseModel):
@@ -134,13 +132,24 @@ def _unknown(key: str, name: str, fields: list[str]) -> str:
 
 
 def _typed(hint: Any, given: Any) -> Any:
-    if isinstance(given, bool) and NUMBERS.issuperset(typing.get_args(hint) or (hint,)):
-        raise ConfigError(f"expected a number, got {str(given).lower()}")
     adapter: TypeAdapter[Any] = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
     taken = adapter.validate_python(given)
-    if isinstance(given, str) and isinstance(taken, (int, float)):
-        raise ConfigError(f"expected a number, got the text {given!r}; leave out its quotes")
+    _refuse_guesses(given, taken)
     return taken
+
+
+def _refuse_guesses(given: Any, taken: Any) -> None:
+    """Raise :class:`ConfigError` where a number or a truth value was made of something else."""
+    if isinstance(taken, (list, tuple)) and isinstance(given, (list, tuple)):
+        for pair in zip(given, taken, strict=True):
+            _refuse_guesses(*pair)
+    elif isinstance(taken, bool):
+        truth(given)
+    elif isinstance(taken, (int, float)):
+        if isinstance(given, bool):
+            raise ConfigError(f"expected a number, got {str(given).lower()}")
+        if isinstance(given, str):
+            raise ConfigError(f"expected a number, got the text {given!r}; leave out its quotes")
 
 
 def _mistyped(error: ValidationError | ConfigError) -> str:

@@ -29,7 +29,9 @@ from pipeline.config.sections import (
     Select,
     Source,
     SplitName,
+    Text,
     head_of,
+    integer,
     size_of,
 )
 from pipeline.errors import ConfigError
@@ -40,10 +42,10 @@ from pipeline.store import layout
 class JobConfig(Section):
     """A job: a store, what fills it, the detectors to fit and the splits to evaluate on."""
 
-    version: Literal[1] = 1
+    version: Annotated[Literal[1], BeforeValidator(integer)] = 1
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._-]*$")]
     store: str = ""
-    seeds: tuple[Annotated[str, Field(min_length=1)], ...] = ()
+    seeds: tuple[Text, ...] = ()
     """Stores of one checkpoint each, instead of one store: numbers become their mean and spread."""
     classes: Count | None = None
     """Number of classes k of the splits that sources fill."""
@@ -143,6 +145,8 @@ class JobConfig(Section):
     @model_validator(mode="after")
     def _one_store_or_several(self) -> JobConfig:
         if bool(self.store) == bool(self.seeds):
+        if self.store and not self.store.strip():
+            raise refusal(detail(("store",), f"expected some text, got {self.store!r}"))
             both = "both are given" if self.store else "neither is given"
             text = f"{both}: a job has a store, or seeds, one store for each checkpoint"
             raise refusal(detail(("store",), text))

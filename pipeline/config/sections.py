@@ -25,6 +25,8 @@ from pipeline.heads import LDAHead
 from pipeline.store import declaration, layout
 
 HEADS = ("auto", "lda", "stored")
+TRUTHS = ("true", "false", "yes", "no", "on", "off")
+"""Words for truth values, as people write them; YAML takes most of them for text."""
 
 
 class Section(BaseModel):
@@ -33,9 +35,29 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _integer(given: Any) -> Any:
+def integer(given: Any) -> Any:
+    """Return what is no truth value and no text, or raise."""
+    return _no_guess(given, "an integer")
+
+
+def _no_guess(given: Any, expected: str) -> Any:
     if isinstance(given, bool):
-        raise ConfigError(f"expected an integer, got {str(given).lower()}")
+        raise ConfigError(f"expected {expected}, got {str(given).lower()}")
+    if isinstance(given, str):
+        raise ConfigError(f"expected {expected}, got the text {given!r}; leave out its quotes")
+    return given
+
+
+def truth(given: Any) -> Any:
+    """Return a truth value, or the word for one, or raise."""
+    if not isinstance(given, bool) and str(given).lower() not in TRUTHS:
+        raise ConfigError(f"expected true or false, got {given!r}")
+    return given
+
+
+def _text(given: str) -> str:
+    if not given.strip():
+        raise ConfigError(f"expected some text, got {given!r}")
     return given
 
 
@@ -96,8 +118,10 @@ def head_of(given: Any) -> Any:
         return given
     if isinstance(given, dict) and set(given) == {"lda"}:
         return {"lda": _lda_options(given["lda"])}
-    if isinstance(given, dict) and set(given) == {"weights"} and isinstance(given["weights"], str):
-        return given
+    if isinstance(given, dict) and set(given) == {"weights"}:
+        path = given["weights"]
+        if isinstance(path, str) and path.strip():
+            return given
     raise ConfigError(
         f"{did_you_mean(given, HEADS)}expected {', '.join(HEADS)}, {{lda: {{ridge: NUMBER}}}} or "
         f"{{weights: FILE.safetensors}}, got {given!r}"
@@ -109,13 +133,18 @@ def _lda_options(given: Any) -> dict[str, float]:
         raise refusal(detail(("lda",), f"expected {{ridge: NUMBER}}, got {given!r}"))
     ridge = given["ridge"]
     try:
+        _no_guess(ridge, "a number")
+    except ConfigError as error:
+        raise refusal(detail(("lda", "ridge"), str(error))) from None
+    try:
         return {"ridge": LDAHead(ridge=float(ridge)).ridge}
     except (TypeError, ValueError):
         text = f"expected a finite number above 0, got {ridge!r}"
         raise refusal(detail(("lda", "ridge"), text)) from None
 
 
-Count = Annotated[int, BeforeValidator(_integer), Field(ge=1)]
+Count = Annotated[int, BeforeValidator(integer), Field(ge=1)]
+Text = Annotated[str, AfterValidator(_text)]
 SplitName = Annotated[str, AfterValidator(_split_name)]
 Workers = Annotated[
     Annotated[int, Field(ge=1)] | None,
@@ -203,7 +232,7 @@ class Evaluate(Section):
     near: tuple[SplitName, ...] = ()
     far: tuple[SplitName, ...] = ()
     csid: tuple[SplitName, ...] = ()
-    baselines: tuple[str, ...] = ()
+    baselines: tuple[Text, ...] = ()
     """Stored arrays that are taken for scores as they are."""
 
     @field_validator("id", "near", "far", "csid", mode="after")
@@ -253,13 +282,13 @@ class Resources(Section):
     """None stands for ``auto``: one per core."""
     memory: Annotated[Any, BeforeValidator(_auto_or_size)] = "auto"
     """Per worker."""
-    cache: str | None = None
+    cache: Text | None = None
     cache_limit: Annotated[Any, BeforeValidator(_none_or_size)] = None
     """Bytes that partials may take; None: all are kept."""
-    dashboard: bool = False
+    dashboard: Annotated[bool, BeforeValidator(truth)] = False
 
 
 class Report(Section):
     """Where runs leave their results."""
 
-    directory: str = "runs"
+    directory: Text = "runs"

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.chunk import IS_OOD, ArraySpec, Block
+from pipeline.content import whole_number
 from pipeline.errors import ConfigError, CorruptError, DataError
 from pipeline.store import disk, layout
 
@@ -120,10 +121,12 @@ def declare(
     attributes: Mapping[str, Any],
 ) -> Declaration:
     """Choose chunk and block rows for arrays of the given row shapes; check the declaration."""
-    if rows is not None and rows < 1:
-        raise DataError(f"a split needs at least one row, got rows={rows}")
-    if classes < 0:
-        raise ConfigError(f"classes must not be negative, got {classes}")
+    classes = whole_number(classes, "classes", 0)
+    for what, nbytes in (("block_nbytes", block_nbytes), ("chunk_nbytes", chunk_nbytes)):
+        whole_number(nbytes, what)
+    rows = None if rows is None else whole_number(rows, "rows", 0)
+    if rows == 0:
+        raise DataError("a split needs at least one row, got rows=0")
     if not specs:
         raise ConfigError("a split needs at least one array")
     if layout.DECLARATION in attributes:

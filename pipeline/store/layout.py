@@ -45,7 +45,7 @@ _PATTERNS = tuple(re.compile(kind.replace("NAME", NAME)) for kind in KINDS)
 
 def check_split_name(name: str) -> None:
     """Raise a ConfigError unless a split may be called ``name``."""
-    if not any(pattern.fullmatch(name) for pattern in _PATTERNS):
+    if not isinstance(name, str) or not any(p.fullmatch(name) for p in _PATTERNS):
         raise ConfigError(
             f"{name!r} is not the name of a split; expected one of {', '.join(KINDS)}, "
             "where NAME is made of letters, digits, dots, dashes and underscores"

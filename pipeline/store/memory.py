@@ -12,6 +12,7 @@ import numpy as np
 from pipeline import arrays as libraries
 from pipeline.arrays import Array
 from pipeline.chunk import Arena, ArraySpec, Block, Chunk, Schema
+from pipeline.content import whole_number
 from pipeline.errors import ConfigError, DataError
 from pipeline.store import checksum, layout
 from pipeline.store.coded import CODEC_FACTOR
@@ -46,6 +47,8 @@ class ArraySplit:
         block_rows: int | None = None,
         chunk_rows: int | None = None,
     ) -> None:
+        if not isinstance(name, str) or not name.strip():
+            raise ConfigError(f"name: {name!r}; a split needs a name, such as id/train")
         shorthands = {"features": features, "labels": labels}
         named = {key: array for key, array in shorthands.items() if array is not None}
         self.name = name
@@ -242,9 +245,12 @@ class ArraySplit:
 
 
 def _checked_classes(classes: Any) -> int:
-    if not isinstance(classes, (int, np.integer)) or classes < 0:
-        raise ConfigError(f"classes: {classes!r}; expected the number of classes, such as 10")
-    return int(classes)
+    try:
+        return whole_number(classes, "classes", 0)
+    except ConfigError:
+        raise ConfigError(
+            f"classes: {classes!r}; expected the number of classes, such as 10"
+        ) from None
 
 
 def _spec(key: str, array: Array, split: str) -> ArraySpec:
