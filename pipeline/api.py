@@ -45,7 +45,8 @@ def fit(
     array of features (n, d) or (n, t, d), (features, labels), or a mapping of arrays; numpy,
     torch, cupy, zarr and dask arrays are read chunk by chunk. ``head`` gives the logits where the
     data stores none: see :func:`pipeline.inputs.choose_head`. Rows with labels < 0 are left out.
-    ``val`` are further in-distribution rows, for the detectors with ``fit_split: val``.
+    ``val`` are further in-distribution rows, for the detectors with ``fit_split: val`` and for the
+    scales of ensembles.
     With ``model``, a module or any callable that runs on ``device``, ``data`` and ``val`` are
     loaders of (inputs, labels), read once: see :func:`pipeline.extract.loading.extracted`.
 
@@ -126,8 +127,8 @@ def evaluate(
     arrays () that are taken for scores as they are. All sets are read once.
     """
     skips = skips_of(nonfinite)
-    groups = {"near": near, "far": far, "csid": csid}
     _check_baselines(baselines)
+    groups = {"near": near, "far": far, "csid": csid}
     classes = classes_of(fitted)
     ood = {group: ood_splits(group, given, classes) for group, given in groups.items()}
     sets = Sets(
@@ -142,7 +143,6 @@ def evaluate(
     return evaluation_of(fitted, sets, baselines, outcomes)
 
 
-def evaluation_jobs(fitted: Fitted, sets: Sets, baselines: Sequence[str]) -> dict[str, Job]:
 def _check_baselines(given: Any) -> None:
     if not isinstance(given, (list, tuple)) or not all(map(is_text, given)):
         raise ConfigError(
@@ -150,6 +150,7 @@ def _check_baselines(given: Any) -> None:
         )
 
 
+def evaluation_jobs(fitted: Fitted, sets: Sets, baselines: Sequence[str]) -> dict[str, Job]:
     """Return the jobs of an evaluation; raises where a split does not suit a detector."""
     views = _score_views(fitted, baselines)
     for split in sets.all:

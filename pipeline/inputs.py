@@ -17,7 +17,7 @@ from pipeline.detectors import Chosen, plain
 from pipeline.engine import Job
 from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.heads import Head, HeadOf, LDAHead, LinearHead, StoredHead
-from pipeline.procedure import TRAIN, Detector
+from pipeline.procedure import TRAIN, VAL, Detector
 from pipeline.store import ArraySplit
 from pipeline.views import POOLS, Pooled
 
@@ -220,7 +220,8 @@ def fit_jobs(
     """Return one job per detector, and one for the head if anybody needs its logits.
 
     ``further`` are the splits, by name, of detectors that are not fitted on ``split``; their head
-    is. Raises :class:`MissingInputError` where there is none of the name that a detector wants.
+    is. Rows of id/val among them scale ensembles. Raises :class:`MissingInputError` where there is
+    none of the name that a detector wants.
     """
     made = {
         name: _fit_job(name, detector, split, head, further or {})
@@ -237,7 +238,7 @@ def _fit_job(
     detector: Any = with_head(plain(chosen), head)
     wanted = chosen.fit_split if isinstance(chosen, Chosen) else ""
     if wanted in ("", split.name):
-        return Job(detector, {TRAIN: (split,)})
+        return _with_scales(name, Job(detector, {TRAIN: (split,)}), further)
     if wanted not in further:
         raise MissingInputError(
             f"{name} is fitted on {wanted}, and only {split.name} was given; pass its rows as "
@@ -255,7 +256,52 @@ def _fit_job(
         detector = with_each_head(
             detector, lambda h, _: h if isinstance(h, StoredHead) else HeadOf(h, split.name)
         )
-    return Job(detector, roles)
+    return _with_scales(name, Job(detector, roles), further)
+
+
+def scales_of(detector: Any) -> set[str]:
+    """Return the rows that the ensembles which a detector is, or has, ask for their scales."""
+    own = plain(detector)
+    members = getattr(own, detectors.MEMBERS, ())
+    scaled = members and getattr(own, "normalize", "") != "none"
+    asked = {getattr(own, "scales", TRAIN)} if scaled else set()
+    return asked.union(*map(scales_of, members))
+
+
+def _with_scales(name: str, job: Job, further: Mapping[str, Split]) -> Job:
+    """Return a job whose ensembles are scaled by rows of id/val, where these are there and fit."""
+    asked = scales_of(job.procedure)
+    fitted_on = job.splits[TRAIN][0]
+    val = further.get(VAL_SPLIT, fitted_on if fitted_on.name == VAL_SPLIT else None)
+    if VAL in asked and val is None:
+        raise MissingInputError(
+            f"{name}: scales: val needs rows of {VAL_SPLIT}; pass them as val=, store that split, "
+            "or choose scales: auto"
+        )
+    instead = val is not None and val is not fitted_on and _suits(val, fitted_on)
+    if VAL not in asked and not ("auto" in asked and instead):
+        return job
+    detector: Any = _scaled(job.procedure, VAL if instead else TRAIN)
+    return Job(detector, {**job.splits, VAL: (val,)}, job.asker)  # type: ignore[dict-item]
+
+
+def _scaled(detector: Any, auto: str) -> Any:
+    """Return a detector whose ensembles, itself and members of it, take other rows for ``auto``."""
+    members = tuple(_scaled(member, auto) for member in getattr(detector, detectors.MEMBERS, ()))
+    if not members:
+        return detector
+    own = {"scales": auto} if getattr(detector, "scales", "") == "auto" else {}
+    return replaced(detector, detectors=members, **own)
+
+
+def _suits(val: Split, fitted_on: Split) -> bool:
+    """Tell whether rows can be scored by what is fitted on others: labels do not matter."""
+    ours, theirs = val.schema, fitted_on.schema
+    return ours.classes == theirs.classes and all(
+        name in ours.arrays and ours.arrays[name].shape == spec.shape
+        for name, spec in theirs.arrays.items()
+        if name not in ("labels", "ids")
+    )
 
 
 def cache_directory(given: str | Path | None, store: str | Path | None = None) -> Path:

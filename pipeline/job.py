@@ -223,7 +223,8 @@ def _roles(
         return split, role, None if counts is None else counts.tolist()
 
     found = {prepared.train.name: counted(prepared.train, "id_train")}
-    found |= {name: counted(split, "id_val") for name, split in prepared.further.items()}
+    held_out = {**prepared.scaling, **prepared.further}
+    found |= {name: counted(split, "id_val") for name, split in held_out.items()}
     found |= {
         split.name: counted(split, role)
         for role, split in prepared.choosing.items()

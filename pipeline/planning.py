@@ -31,7 +31,7 @@ from pipeline.facts import pass_facts
 from pipeline.fitted import Fitted, members_of
 from pipeline.fold import Partial
 from pipeline.heads import Head
-from pipeline.inputs import cache_directory, choose_head, fit_jobs
+from pipeline.inputs import VAL_SPLIT, cache_directory, choose_head, fit_jobs, scales_of
 from pipeline.machine import memory_limit_nbytes
 from pipeline.partials import Partials
 from pipeline.plan import (
@@ -83,9 +83,20 @@ class Prepared:
         return {name: self._split(name) for name in self.config.further_splits}
 
     @cached_property
+    def scaling(self) -> dict[str, Split]:
+        """The rows of id/val that scale ensembles: none that are tested or fitted on."""
+        tested = self.config.evaluate.id if self.config.evaluate else ""
+        asked = set[str]().union(*map(scales_of, self.config.detectors.values()))
+        there = self._stored(VAL_SPLIT) or self.declared.get(VAL_SPLIT)
+        if not asked - {TRAIN} or there is None or VAL_SPLIT in (tested, self.config.fit.split):
+            return {}
+        return {VAL_SPLIT: self._split(VAL_SPLIT)}
+
+    @cached_property
     def fits(self) -> dict[str, Job]:
         """The fits of the detectors and of the head, and the label counts of the fit splits."""
-        made = fit_jobs(self.config.detectors, self.train, self.head, self.further)
+        further = {**self.scaling, **self.further}
+        made = fit_jobs(self.config.detectors, self.train, self.head, further)
         for split in (self.train, *self.further.values()):
             made[labels_of(split)] = Job(LabelCounts(), {TRAIN: (split,)})
         return made

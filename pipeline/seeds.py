@@ -13,6 +13,8 @@ from typing import Any
 from pipeline.chunk import Split
 from pipeline.config import JobConfig
 from pipeline.errors import DataError
+from pipeline.inputs import VAL_SPLIT, scales_of
+from pipeline.procedure import TRAIN
 from pipeline.store import Store
 
 CHANGING = ("labels", "logits", "mask")
@@ -35,6 +37,11 @@ def refuse_unlike(config: JobConfig) -> None:
     for other in others:
         for name in _used(config):
             if name not in there or name not in other.splits():
+                if name in _scaling(config) and (name in there) != (name in other.splits()):
+                    raise DataError(
+                        f"seeds: {name} is in one of {first.path} and {other.path} alone: by its "
+                        "rows ensembles are scaled; give it to both, or choose scales: train"
+                    )
                 continue
             differing = list(_differences(first.split(name), other.split(name)))
             if differing:
@@ -47,13 +54,19 @@ def refuse_unlike(config: JobConfig) -> None:
 
 def _used(config: JobConfig) -> Iterator[str]:
     """Yield the names of the splits of a job, each once."""
-    names: list[str] = [config.fit.split, *config.further_splits]
+    names: list[str] = [config.fit.split, *config.further_splits, *_scaling(config)]
     if config.select:
         names += [config.select.id, config.select.ood]
     if config.evaluate:
         tested = config.evaluate
         names += chain([tested.id], tested.near, tested.far, tested.csid)
     yield from dict.fromkeys(names)
+
+
+def _scaling(config: JobConfig) -> list[str]:
+    """Return the split whose rows scale ensembles where it is there."""
+    asked = set[str]().union(*map(scales_of, config.detectors.values()))
+    return [VAL_SPLIT] if asked - {TRAIN} else []
 
 
 def _differences(ours: Split, theirs: Split) -> Iterator[str]:

@@ -35,7 +35,8 @@ from pipeline.config.sections import (
     size_of,
 )
 from pipeline.errors import ConfigError
-from pipeline.procedure import Detector
+from pipeline.inputs import VAL_SPLIT, scales_of
+from pipeline.procedure import VAL, Detector
 from pipeline.store import layout
 
 
@@ -144,9 +145,9 @@ class JobConfig(Section):
 
     @model_validator(mode="after")
     def _one_store_or_several(self) -> JobConfig:
-        if bool(self.store) == bool(self.seeds):
         if self.store and not self.store.strip():
             raise refusal(detail(("store",), f"expected some text, got {self.store!r}"))
+        if bool(self.store) == bool(self.seeds):
             both = "both are given" if self.store else "neither is given"
             text = f"{both}: a job has a store, or seeds, one store for each checkpoint"
             raise refusal(detail(("store",), text))
@@ -208,5 +209,9 @@ class JobConfig(Section):
         seen = {self.fit.split: ["the job"], **self.further_splits}.get(tested)
         if seen:
             text = f"{tested} is what {', '.join(seen)} is fitted on; evaluate on other rows"
+            raise refusal(detail(("evaluate", "id"), text))
+        scaled = [name for name, made in self.detectors.items() if VAL in scales_of(made)]
+        if scaled and tested == VAL_SPLIT:
+            text = f"{tested} is what {', '.join(scaled)} is scaled by; evaluate on other rows"
             raise refusal(detail(("evaluate", "id"), text))
         return self

@@ -12,13 +12,16 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError, DataError
-from pipeline.procedure import REHEARSING, Passes, Scored, together
+from pipeline.procedure import REHEARSING, TRAIN, VAL, On, Passes, Scored, together
 from pipeline.statistics import SecondMoment, Spread
 from pipeline.views import AllFinite, Both, Stacked, Valid, View
 
 __all__ = ["Ensemble"]
 
 NORMALIZATIONS = ("standard", "none")
+SCALES = ("auto", VAL, TRAIN)
+BY_VAL = "scaled by the rows of id/val"
+BY_FIT = "scaled by the fit rows: members that fit these closely outweigh the others"
 ROUNDING = 1e-12
 """Standard deviation over mean of scores that differ by rounding alone."""
 
@@ -27,18 +30,21 @@ ROUNDING = 1e-12
 class Ensemble:
     """Weighted sum of the scores of several detectors: sum_i w_i (s_i - m_i) / sd_i.
 
-    m_i and sd_i are mean and standard deviation of the scores s_i of the fit rows, those apart that
-    some member finds infinitely far, so that members of different units weigh alike;
+    m_i and sd_i are mean and standard deviation of the scores s_i of in-distribution rows, those
+    apart that some member finds infinitely far, so that members of different units weigh alike;
     ``normalize: none`` adds the scores as they are. ``weights`` default to 1 for each. Members that
     score tokens enter with their score of the image. Layers are members with another ``field``
     each. Fit: the passes of the longest member, all in lockstep, and one more for m and sd, which
     depends on the members; state m x m for m members.
 
-    Members that fit their rows closely, such as mahalanobis on fewer rows than features, score them
-    much alike, and then outweigh the others; ``weights`` make up for it.
+    ``scales: auto`` takes the rows of id/val for m and sd, labelled or not, where they are given
+    and are neither tested on nor fitted on, and the fit rows otherwise; ``val`` and ``train`` ask
+    for one of them. Members that fit their rows closely, such as mahalanobis on few more rows than
+    features, score these much alike, so that by the fit rows they outweigh the others. The notes
+    say which rows it were.
 
     Raises :class:`ConfigError` for no member, as many weights as there are no members, or weights
-    that are not finite or 0; :class:`DataError` where a member gives all fit rows one score.
+    that are not finite or 0; :class:`DataError` where a member gives all of the rows one score.
     """
 
     paper: ClassVar[str] = ""
@@ -47,6 +53,7 @@ class Ensemble:
     detectors: tuple[Any, ...]
     weights: tuple[float, ...] = ()
     normalize: str = "standard"
+    scales: str = "auto"
 
     def __post_init__(self) -> None:
         if not self.detectors:
@@ -63,7 +70,13 @@ class Ensemble:
             raise ConfigError(
                 f"normalize: {self.normalize!r} is unknown; choose {' or '.join(NORMALIZATIONS)}"
             )
+        if self.scales not in SCALES:
+            raise ConfigError(f"scales: {self.scales!r} is unknown; choose {', '.join(SCALES)}")
         _check(self.weights, len(self.detectors))
+
+    @property
+    def unused(self) -> dict[str, str]:
+        return {"scales": "normalize: none"} if self.normalize == "none" else {}
 
     def passes(self, schema: Schema) -> Passes[EnsembleScorer]:
         fitted = yield from together(
@@ -74,21 +87,23 @@ class Ensemble:
         if self.normalize == "none":
             return EnsembleScorer(scored, tuple(weights), (0.0,) * len(scored), _notes(fitted))
         scores = Stacked(scored)
-        finite = Both(Valid(), AllFinite(scores))
-        results = yield {"scores": SecondMoment(of=scores, where=finite)}
+        held_out, finite = self.scales == VAL, AllFinite(scores)
+        where = finite if held_out else Both(Valid(), finite)
+        asked = SecondMoment(of=scores, where=where)
+        results = yield {"scores": On(VAL, asked) if held_out else asked}
         spread: Spread = results["scores"]
         deviations = np.sqrt(np.maximum(np.diag(spread.covariance), 0.0))
         varying = deviations > ROUNDING * np.abs(spread.mean)
         if not varying.all() and not REHEARSING.get():
             place = int(np.argmin(varying))
             raise DataError(
-                f"member {place + 1} of the ensemble gives all fit rows the same score; leave it "
-                "out, or choose normalize: none"
+                f"member {place + 1} of the ensemble gives all {'' if held_out else 'fit '}rows"
+                f"{' of id/val' if held_out else ''} the same score; leave it out, or choose "
+                "normalize: none"
             )
         deviations = np.where(varying, deviations, 1.0)
-        return EnsembleScorer(
-            scored, tuple(weights / deviations), tuple(spread.mean), _notes(fitted)
-        )
+        notes = (BY_VAL if held_out else BY_FIT, *_notes(fitted))
+        return EnsembleScorer(scored, tuple(weights / deviations), tuple(spread.mean), notes)
 
 
 def _check(weights: tuple[float, ...], members: int) -> None:

@@ -18,8 +18,9 @@ from pipeline.detectors import (
     RelativeMahalanobis,
 )
 from pipeline.engine import Job, rehearse
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.inputs import detectors_by_id
+from pipeline.store import ArraySplit
 from pipeline.testing import DetectorLaws, drive, recipes
 from pipeline.views import Labels, View
 
@@ -96,6 +97,7 @@ def test_token_members_enter_with_their_image_score():
         ({"detectors": (Energy(),), "weights": (0,)}, "other than 0"),
         ({"detectors": (Energy(),), "weights": (float("nan"),)}, "finite"),
         ({"detectors": (Energy(),), "normalize": "rank"}, "normalize"),
+        ({"detectors": (Energy(),), "scales": "test"}, "scales: 'test' is unknown"),
         (
             {"detectors": (detectors.make("kl_matching", fit_split="val"),)},
             "give fit_split to the ensemble",
@@ -158,3 +160,69 @@ def test_a_plan_rehearses_with_members_that_look_at_more_neighbours_than_it(memb
     rows = recipes.labelled()
     passes, _ = rehearse({"it": Job(Ensemble((member, Energy())), {"train": (rows.cut(),)})})
     assert len(passes) == 2
+
+
+def few_rows(rows, seed, name="id/train"):
+    """Rows of features that are nearly as many as they: mahalanobis fits them closely."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(rows) % 3
+    features = rng.standard_normal((rows, 40)) + 4 * np.eye(3, 40)[labels]
+    return ArraySplit(features, labels, name=name, classes=3)
+
+
+def spreads(fitted, rows):
+    """Return the standard deviation of what each member adds to the scores of rows."""
+    (one,) = fitted.values()
+    alone = [
+        drive.scores_of(scored.scorer, rows) * weight
+        for scored, weight in zip(one.scorer.scored, one.scorer.weights, strict=True)
+    ]
+    return [each.std() for each in alone]
+
+
+PAIR = {"name": "ensemble", "id": "e", "detectors": ["mahalanobis", "energy"]}
+
+
+def test_members_are_scaled_by_validation_rows_where_there_are_some():
+    train, val, test = (few_rows(rows, seed) for seed, rows in enumerate((60, 400, 400)))
+    val = ArraySplit(val.arrays["features"], name="id/val", classes=3)  # labels do not matter
+    held_out = ff.fit(PAIR, train, val=val, head="lda", workers=1)
+    own_rows = ff.fit(PAIR, train, head="lda", workers=1)
+    np.testing.assert_allclose(spreads(held_out, val), 1.0, rtol=1e-12)
+    assert np.allclose(spreads(held_out, test), 1.0, rtol=0.2)
+    close, other = spreads(own_rows, test)
+    assert close > 3 * other
+    assert "scaled by the rows of id/val" in held_out["e"].notes
+    assert any(note.startswith("scaled by the fit rows: ") for note in own_rows["e"].notes)
+    assert own_rows["e"].passes == held_out["e"].passes == 2
+
+
+def test_scales_may_be_asked_for():
+    train, val = few_rows(60, 0), few_rows(300, 1, "id/val")
+    usual = ff.fit(PAIR, train, head="lda", workers=1)["e"]
+    of_fit = ff.fit({**PAIR, "scales": "train"}, train, val=val, head="lda", workers=1)["e"]
+    assert of_fit.scorer.weights == usual.scorer.weights
+    with pytest.raises(MissingInputError, match=r"e: scales: val needs rows of id/val.*val="):
+        ff.fit({**PAIR, "scales": "val"}, train, head="lda", workers=1)
+
+
+def test_an_ensemble_that_is_fitted_on_validation_rows_is_scaled_by_them():
+    train, val = few_rows(60, 0), few_rows(300, 1, "id/val")
+    one = ff.fit({**PAIR, "fit_split": "val"}, train, val=val, head="lda", workers=1)["e"]
+    assert any(note.startswith("scaled by the fit rows: ") for note in one.notes)
+    np.testing.assert_allclose(spreads({"e": one}, val), 1.0, rtol=1e-12)
+
+
+def test_members_that_are_ensembles_are_scaled_alike():
+    train, val = few_rows(60, 0), few_rows(300, 1, "id/val")
+    nested = {**PAIR, "detectors": [{k: v for k, v in PAIR.items() if k != "id"}, "msp"]}
+    one = ff.fit(nested, train, val=val, head="lda", workers=1)["e"]
+    assert "scaled by the rows of id/val" in one.notes
+    assert "member 1: scaled by the rows of id/val" in one.notes
+
+
+def test_validation_rows_of_another_kind_do_not_scale():
+    train = few_rows(60, 0)
+    tokens = ArraySplit(np.ones((20, 3, 40)), name="id/val", classes=3)
+    one = ff.fit(PAIR, train, val=tokens, head="lda", workers=1)["e"]
+    assert any(note.startswith("scaled by the fit rows: ") for note in one.notes)
