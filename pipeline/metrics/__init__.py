@@ -8,6 +8,10 @@ from typing import Any
 
 from pipeline.metrics.adaptive import ACE as ACE
 from pipeline.metrics.adaptive import ClasswiseECE as ClasswiseECE
+from pipeline.metrics.bands import ROC as ROC
+from pipeline.metrics.bands import Band as Band
+from pipeline.metrics.bands import Drawn as Drawn
+from pipeline.metrics.bands import PrecisionRecall as PrecisionRecall
 from pipeline.metrics.bootstrap import ImageIntervals as ImageIntervals
 from pipeline.metrics.bootstrap import image_intervals as image_intervals
 from pipeline.metrics.calibration import ECE as ECE

@@ -7,14 +7,15 @@ did not fit and are known by bins only, those of a bin count as equal here.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from statistics import NormalDist
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from pipeline.errors import ConfigError
 from pipeline.metrics.estimates import exactly, undefined
+from pipeline.metrics.grouping import Pieces, grouped
 from pipeline.metrics.tallies import AreaUnderROC, Tally, Totals, added_up
 from pipeline.procedure import Estimate, MetricResult
 from pipeline.statistics import Bins
@@ -30,9 +31,6 @@ The interval is moved by what that changes of the number itself.
 TOO_FEW = "a class has fewer than two rows"
 THRESHOLD = "threshold"
 """Part of the names of numbers that are scores, which have no interval here."""
-
-Pieces = Callable[[], Iterable[Bins]]
-"""Gives the bins in ascending order, as often as it is called."""
 
 
 class Confidence(NamedTuple):
@@ -122,7 +120,8 @@ def bootstrap_interval(
     names = [name for name in exact if THRESHOLD not in name]
     if totals.lacks:
         return dict.fromkeys(names, (undefined(totals.lacks),) * 2)
-    bins, grouped = _grouped(totals, pieces)
+    bins, whole = grouped(totals, pieces, GROUPS)
+    bins = _as_tied(bins)
     here = added_up(make(totals), [bins])
     drawn = np.empty((confidence.replicates, len(names)))
     for replicate in range(confidence.replicates):
@@ -132,7 +131,7 @@ def bootstrap_interval(
         numbers = added_up(make(totals), [again])
         drawn[replicate] = [numbers[name].value for name in names]
     ends = np.quantile(drawn, [confidence.tail, 1 - confidence.tail], axis=0)
-    if grouped:
+    if not whole:
         ends += np.array([exact[name].value - here[name].value for name in names])
     ends = ends.clip(0.0, 1.0)
     return {
@@ -144,25 +143,3 @@ def bootstrap_interval(
 def _as_tied(bins: Bins) -> Bins:
     """Return the same bins, of equal scores each."""
     return bins._replace(greatest=bins.least)
-
-
-def _grouped(totals: Totals, pieces: Pieces) -> tuple[Bins, bool]:
-    """Return all bins, or groups of neighbours with about as many rows each; and whether so."""
-    none = np.zeros(0, np.int64)
-    if sum(len(bins.least) for bins in pieces()) <= GROUPS:
-        columns = zip((none,) * 4, *pieces(), strict=True)
-        return _as_tied(Bins(*map(np.concatenate, columns))), False
-    counts: Any = np.zeros((2, GROUPS), np.int64)
-    least = np.zeros(GROUPS, np.int64)
-    done, size = 0, (totals.negatives + totals.positives) // GROUPS + 1
-    for bins in pieces():
-        rows = bins.negatives + bins.positives
-        upto = done + np.cumsum(rows)
-        group = (upto - rows) // size
-        for side, column in zip(counts, bins[:2], strict=True):
-            np.add.at(side, group, column)
-        least[group] = bins.least
-        done = int(upto[-1]) if len(upto) else done
-    filled = counts.sum(axis=0) > 0
-    negatives, positives = counts[:, filled]
-    return Bins(negatives, positives, least[filled], least[filled]), True

@@ -52,6 +52,7 @@ HOMES = {
     "selective": {"aurc": "AURC", "aurra": "AURRA", "risk_coverage": "RiskCoverage"},
     "bootstrap": {"image_intervals": "ImageIntervals"},
     "confusion": {"confusion_matrix": "ConfusionMatrix"},
+    "bands": {"precision_recall": "PrecisionRecall", "roc": "ROC"},
     "scores": {
         "aupr_trapezoid": "AUPRTrapezoid",
         "auroc": "AUROC",

@@ -69,28 +69,25 @@ def ends_of(edges: Const) -> tuple[Host, Host]:
 def refined_edges(coarse: Bins, bins: int) -> Const:
     """Return edges that cut coarse bins by the rows in them, into about ``bins`` altogether.
 
-    Where there are more coarse bins than that, some edges are left out instead.
+    A bin with more rows than that leaves for each is cut into equal parts, as many as it has rows
+    for; neighbours with fewer share one.
     """
     rows = arrays.to_host(coarse.negatives) + arrays.to_host(coarse.positives)
     filled = np.flatnonzero(rows)
     if not len(filled):
         return Const(np.zeros(1, np.int64))
-    # Bins of leading bits may reach beyond the keys of infinities, where no number is.
-    least = np.maximum(arrays.to_host(coarse.least)[filled], LEAST)
-    if len(filled) > bins:
-        share = np.cumsum(rows[filled]) * (bins / int(rows.sum()))
-        begins = np.append(True, np.diff(np.floor(share)) > 0)
-        return Const(least[begins])
-    rows = rows[filled]
-    greatest = np.minimum(arrays.to_host(coarse.greatest)[filled], BEYOND - 1)
+    rows, least = rows[filled], arrays.to_host(coarse.least)[filled]
+    share = rows * (bins / int(rows.sum()))
+    heavy = share >= 1
+    begins = np.append(True, np.diff(np.floor(np.cumsum(share))) > 0) | heavy
+    begins[1:] |= heavy[:-1]
     # Modulo 2^64: a bin may hold numbers of both signs, and be wider than int64.
-    span = (greatest - least).view(np.uint64) + np.uint64(1)
-    wanted = np.maximum(1, np.ceil(rows * (bins / int(rows.sum())))).astype(np.uint64)
-    parts = np.minimum(span, wanted)
-    step, rest = np.divmod(span, parts)
+    span = (arrays.to_host(coarse.greatest)[filled] - least).view(np.uint64) + np.uint64(1)
+    parts = np.minimum(span, np.maximum(1, np.ceil(share)).astype(np.uint64))[begins]
+    step, rest = np.divmod(span[begins], parts)
     each = parts.astype(np.int64)
     number = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
     number = number.view(np.uint64)
     step, rest = np.repeat(step, each), np.repeat(rest, each)
     offset = step * number + np.minimum(number, rest)
-    return Const(np.repeat(least, each) + offset.view(np.int64))
+    return Const(np.repeat(least[begins], each) + offset.view(np.int64))
