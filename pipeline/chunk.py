@@ -6,6 +6,7 @@ Shape letters: n rows, t tokens, d features, k classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,6 +19,8 @@ from pipeline.errors import DataError, MissingInputError
 
 IS_OOD = "is_ood"
 """Name of the virtual array that says whether a split holds out-of-distribution rows."""
+REHEARSING: ContextVar[bool] = ContextVar("rehearsing", default=False)
+"""Whether procedures run over made-up rows: numbers that depend on the data mean nothing then."""
 
 
 @value

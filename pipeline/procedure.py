@@ -8,11 +8,11 @@ of it: a scorer, or metric values. Procedures run on the client only and never t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from pipeline import arrays
 from pipeline.arrays import TILE_ROWS, Array
+from pipeline.chunk import REHEARSING as REHEARSING
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
@@ -76,8 +76,6 @@ class Rows:
 
 Request = Statistic[Any, Any] | On | Rows
 
-REHEARSING: ContextVar[bool] = ContextVar("rehearsing", default=False)
-"""Whether procedures run over made-up rows: numbers that depend on the data mean nothing then."""
 Requests = Mapping[str, Any]
 Results = Mapping[str, Any]
 Passes = Generator[Requests, Results, T]

@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline import arrays
 from pipeline.arrays import Array
-from pipeline.chunk import Chunk, Schema
+from pipeline.chunk import REHEARSING, Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError, DataError
 from pipeline.views.base import View, floats_nbytes, memoised
@@ -140,7 +140,8 @@ class Judgements:
     def _of_tile(self, scores: Array, labels: Array) -> Array:
         judge = _multiclass if self.task == "multiclass" else _binary
         with np.errstate(all="ignore"):  # scores that do not count may be anything
-            return judge(scores, labels, self.kind)
+            # Made-up rows are logits, whatever they stand for.
+            return judge(scores, labels, "logits" if REHEARSING.get() else self.kind)
 
     def _complaint(self, chunk: Chunk, bad: Array) -> str:
         rows = np.flatnonzero(arrays.to_host(bad).reshape(chunk.rows, -1).any(axis=1))
