@@ -1,7 +1,8 @@
 """featfold: fit out-of-distribution detectors and reduce metrics over features on disk.
 
-``import pipeline as ff``: ``ff.fit``, ``ff.score``, ``ff.evaluate``, ``ff.run``, ``ff.Store``,
-``ff.detectors.NAME``, ``ff.metrics.NAME``, ``ff.ddp``. Each is imported when it is first used.
+``import pipeline as ff``: ``ff.fit``, ``ff.load``, ``ff.score``, ``ff.evaluate``, ``ff.run``,
+``ff.Store``, ``ff.detectors.NAME``, ``ff.metrics.NAME``, ``ff.ddp``. Each is imported when it is
+first used.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ _HOMES = {
     "fit": "pipeline.api",
     "score": "pipeline.api",
     "evaluate": "pipeline.api",
+    "load": "pipeline.fitted",
+    "Fitted": "pipeline.fitted",
     "measure": "pipeline.measuring",
     "select": "pipeline.selection",
     "run": "pipeline.job",
@@ -21,7 +24,7 @@ _HOMES = {
 }
 _MODULES = ("ddp", "detectors", "metrics")
 __all__ = ["Store", "__version__", "detectors", "evaluate", "fit", "metrics", "run", "score"]
-__all__ += ["ddp", "measure", "select"]
+__all__ += ["Fitted", "ddp", "load", "measure", "select"]
 
 
 def __getattr__(name: str) -> Any:

@@ -212,6 +212,11 @@ class Fitted(Mapping[str, FittedDetector]):
         return loaded
 
 
+def load(directory: str | Path) -> Fitted:
+    """Return the fitted detectors that :meth:`Fitted.save` wrote, or a run in ``detectors``."""
+    return Fitted.load(directory)
+
+
 def _source(split: Split) -> dict[str, str]:
     attributes = getattr(split, "attributes", {})
     return {key: str(attributes[key]) for key in SOURCE if key in attributes}

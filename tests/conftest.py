@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -16,6 +15,8 @@ settings.load_profile("ci" if "CI" in os.environ else "default")
 
 pytest.register_assert_rewrite("pipeline.testing")
 
+from pipeline.testing.fixtures import dask_client as dask_client  # noqa: E402 - rewritten above
+from pipeline.testing.fixtures import one_blas_thread as one_blas_thread  # noqa: E402
 
 MEASURED = ("memory", "kill", "signal")
 """Words in the names of tests that measure this machine, or hit processes at chosen moments."""
@@ -34,26 +35,3 @@ def _cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_blas_thread() -> Iterator[None]:
-    """Multiply as engines do: with several threads the bits of a row depend on its neighbours."""
-    from threadpoolctl import threadpool_limits
-
-    with threadpool_limits(1):
-        yield
-
-
-@pytest.fixture(scope="session")
-def dask_client() -> Iterator[Any]:
-    """A client of two local worker processes with one thread each."""
-    from distributed import Client, LocalCluster
-
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0"
-        ) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client

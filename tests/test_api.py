@@ -96,7 +96,8 @@ def test_evaluation_matches_scikit_learn(fitted):
 
 def test_saved_detectors_score_the_same(fitted, tmp_path):
     fitted.save(tmp_path / "fit")
-    loaded = Fitted.load(tmp_path / "fit")
+    loaded = ff.load(tmp_path / "fit")
+    assert isinstance(loaded, ff.Fitted)
     x = draw(30, 6)[0]
     assert tuple(loaded) == ALL
     for name in ALL:

@@ -1,5 +1,6 @@
 """A detector of another distribution: found by name in Python, in a job and by the table."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -129,7 +130,7 @@ def test_python_finds_it_by_name():
 def test_it_is_saved_and_loaded(tmp_path):
     z = np.random.default_rng(0).standard_normal((50, 4))
     ff.fit("global_mean", (z, np.zeros(50, int))).save(tmp_path / "fit")
-    loaded = ff.api.Fitted.load(tmp_path / "fit")["global_mean"]
+    loaded = ff.load(tmp_path / "fit")["global_mean"]
     assert detectors.name_of(loaded.detector) == "global_mean"
     assert loaded(z).shape == (50,)
 
@@ -149,6 +150,37 @@ def test_the_table_has_a_row_for_it_and_the_readme_none():
     )  # fmt: skip
     assert "global_mean" in detectors.names()
     assert "global_mean" not in own()
+
+
+CONFTEST = "from pipeline.testing.fixtures import dask_client, one_blas_thread\n"
+LAWS = """
+from featfold_global_mean import GlobalMean
+
+from pipeline.testing import DetectorLaws
+
+
+class TestGlobalMean(DetectorLaws):
+    detector = GlobalMean()
+
+    def reference(self, train, test):
+        kept = train["labels"] >= 0
+        z, fit = (rows["features"].mean(axis=1) for rows in (test, train))
+        return ((z - fit[kept].mean(axis=0)) ** 2).sum(axis=1)
+"""
+
+
+def test_its_laws_need_nothing_but_the_fixtures_of_the_package(site, tmp_path):
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "test_global_mean.py").write_text(LAWS)
+    paths = os.pathsep.join([str(Path(ff.__file__).parents[1]), str(site)])
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
+         "-k", "processes or reference or not_finite or libraries", str(tmp_path)],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": paths, "FEATFOLD_EXAMPLES": "2"},
+        capture_output=True, text=True, timeout=200,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
 
 
 def test_without_it_the_name_is_unknown():

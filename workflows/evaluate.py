@@ -8,7 +8,6 @@ import json
 import sys
 
 import pipeline as ff
-from pipeline.api import Fitted
 from pipeline.errors import FeatfoldError
 
 
@@ -29,7 +28,7 @@ def main() -> int:
             for group, prefix in (("near", "ood/near/"), ("far", "ood/far/"), ("csid", "id/csid/"))
         }
         found = ff.evaluate(
-            Fitted.load(given.fitted), store.split(given.id), **splits,
+            ff.load(given.fitted), store.split(given.id), **splits,
             cluster=given.cluster, workers=given.workers, memory=given.memory,
         )  # fmt: skip
     except FeatfoldError as error:

@@ -1,7 +1,7 @@
 """The laws that statistics, detectors and metrics obey, as base classes for pytest.
 
 ``class TestSHE(DetectorLaws)`` with a detector and a whole-array reference runs every law on it.
-Needs the ``test`` extra. Laws over worker processes ask pytest for a fixture ``dask_client``.
+Needs the ``test`` extra, and in ``conftest.py`` the fixtures of :mod:`pipeline.testing.fixtures`.
 """
 
 from pipeline.testing.compare import assert_close as assert_close
