@@ -201,7 +201,7 @@ def decoded(path: Path, stretched: int = 1) -> np.ndarray[Any, Any]:
 
     try:
         with PngImageFile(path) as image:
-            pixels = np.asarray(image)
+            pixels: np.ndarray[Any, Any] = np.asarray(image)
     except FileNotFoundError as error:
         raise MissingInputError(f"{path} is not there any more") from error
     except (OSError, SyntaxError, ValueError) as error:
