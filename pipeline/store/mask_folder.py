@@ -207,7 +207,7 @@ def decoded(path: Path, stretched: int = 1) -> np.ndarray[Any, Any]:
     except (OSError, SyntaxError, ValueError) as error:
         raise CorruptError(f"{path} cannot be decoded ({error}); save it again") from error
     if pixels.dtype == np.bool_:
-        return (pixels.view(np.uint8) != 0).view(np.uint8)  # its bytes are 0 and 255
+        return np.asarray(pixels.view(np.uint8) != 0, np.uint8)  # its bytes are 0 and 255
     return pixels // np.uint8(stretched) if stretched > 1 else pixels
 
 
