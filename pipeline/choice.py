@@ -18,6 +18,10 @@ One = str | Metric | type
 Metrics = One | Iterable[One] | Mapping[str, One]
 EVERY_LABEL: Mapping[str, Any] = {"where": Every()}
 """Option of metrics: a label below 0 is void only where it is ignored, else it is refused."""
+WEIGHTS = "weights"
+"""Array of the weights of rows."""
+RESERVED = frozenset({"mean", "micro", "weighted", "classes_averaged"})
+"""What keys of averages end in."""
 
 
 @dataclass(frozen=True)
@@ -34,27 +38,44 @@ class Choice:
         """Digest of all of it: what two sets of states must share to be merged."""
         return digest([self.task, self.classes, self.class_names, sorted(self.metrics.items())])
 
+    def check_weighted(self) -> None:
+        """Raise :class:`ConfigError` naming the metrics that do not count rows by weights."""
+        without = [
+            name for name, one in self.metrics.items() if getattr(one, "weights", None) != WEIGHTS
+        ]
+        if without:
+            raise ConfigError(
+                f"weights: {', '.join(without)} would not count them; leave weights out, or give "
+                "only metrics that have them, declared with weighted=True"
+            )
+
     def keyed(self, outcomes: Mapping[str, Any]) -> dict[str, Any]:
         """Return the numbers of all metrics by key, from the outcome of each by name.
 
-        Numbers of classes go by the names of the classes. A metric that makes one object, such as
-        a confusion matrix, has it under its name.
+        Keys begin with the name of the metric, and end in the name of the class where they are of
+        one. A metric that makes one object, such as a confusion matrix, has it under its name.
+        Raises :class:`ConfigError` where two numbers would have one key.
         """
         found: dict[str, Any] = {}
         for name, outcome in outcomes.items():
-            own = metrics.name_of(self.metrics[name])
-            whole = outcome if isinstance(outcome, Mapping) else {own: outcome}
-            for key, number in whole.items():
-                found[self._key(name, own, key)] = number
+            stem = metrics.stem_of(self.metrics[name])
+            whole = outcome if isinstance(outcome, Mapping) else {stem: outcome}
+            for own, number in whole.items():
+                key = self._key(name, stem, own)
+                if key in found:
+                    raise ConfigError(
+                        f"two numbers would be called {key}; give {name} another name, as in "
+                        "Collection({'mine': metric})"
+                    )
+                found[key] = number
         return found
 
-    def _key(self, name: str, own: str, key: str) -> str:
-        if key == own or key.startswith(f"{own}_"):
-            key = name + key[len(own) :]
-        stem, _, last = key.rpartition("_")
-        if self.class_names and stem == name and last.isdecimal():
-            return f"{stem}_{self.class_names[int(last)]}"
-        return key
+    def _key(self, name: str, stem: str, own: str) -> str:
+        rest = own[len(stem) :] if own == stem or own.startswith(f"{stem}_") else f"_{own}"
+        before, _, last = rest.rpartition("_")
+        if self.class_names and last.isdecimal():
+            return f"{name}{before}_{self.class_names[int(last)]}"
+        return name + rest
 
 
 def choice(
@@ -65,18 +86,25 @@ def choice(
     ignore: int | Sequence[int],
     top_k: int,
     threshold: float,
+    weighted: bool = False,
 ) -> Choice:
     """Return the metrics that ``given`` names: a name, a value, several, or a mapping to one.
 
     Names are made with the options given here where they have them; values keep their own, and
-    must be of the same task. Raises :class:`ConfigError` for two metrics of one name.
+    must be of the same task. With ``weighted`` every metric must count rows by their weights.
+    Raises :class:`ConfigError` for two metrics of one name.
     """
     number, class_names = _classes(classes)
     check_task(task, number)
     shared: dict[str, Any] = {"task": task, "ignore": ignore, "threshold": threshold, **EVERY_LABEL}
     if top_k != 1:
         shared["top_k"] = top_k
-    return Choice(_by_name(given, shared), number, class_names, task)
+    if weighted:
+        shared["weights"] = WEIGHTS
+    chosen = Choice(_by_name(given, shared), number, class_names, task)
+    if weighted:
+        chosen.check_weighted()
+    return chosen
 
 
 def check_task(task: str, classes: int) -> None:
@@ -97,6 +125,10 @@ def _classes(given: int | Sequence[str]) -> tuple[int, tuple[str, ...]]:
     names = tuple(str(name) for name in given)
     if len(set(names)) < len(names):
         raise ConfigError(f"classes: two are called {', '.join(_twice(names))}")
+    if taken := sorted(set(names) & RESERVED):
+        raise ConfigError(
+            f"classes: {', '.join(taken)} would be the key of an average; name it otherwise"
+        )
     return len(names), names
 
 
@@ -107,7 +139,7 @@ def _by_name(given: Metrics, shared: Mapping[str, Any]) -> dict[str, Metric]:
         single = isinstance(given, (str, type)) or hasattr(given, "passes")
         several: Iterable[Any] = [given] if single else given  # type: ignore[assignment]
         made = [_metric(one, shared) for one in several]
-        pairs = [(metrics.name_of(metric), metric) for metric in made]
+        pairs = [(metrics.stem_of(metric), metric) for metric in made]
     chosen = dict(pairs)
     if not chosen:
         raise ConfigError(f"no metric was named; known: {', '.join(metrics.names())}")

@@ -38,7 +38,7 @@ class Collection:
     of these, or a mapping from the name that keys start with. ``classes`` is their number, or
     their names. Names are made with the options ``ignore``, ``top_k`` and ``threshold`` given
     here, values keep their own. ``task``: ``multiclass``, ``binary`` (class 1 is positive) or
-    ``multilabel``.
+    ``multilabel``. ``weighted``: rows count by the weights that come with each batch.
 
     Raises :class:`ConfigError` for metrics that go by one name, and for those that must read
     their data more than once.
@@ -53,11 +53,13 @@ class Collection:
         ignore: int | Sequence[int] = (),
         top_k: int = 1,
         threshold: float = 0.5,
+        weighted: bool = False,
         prefix: str = "",
     ) -> None:
         self.choice = choice(
-            metrics, classes=classes, task=task, ignore=ignore, top_k=top_k, threshold=threshold
-        )
+            metrics, classes=classes, task=task, ignore=ignore, top_k=top_k, threshold=threshold,
+            weighted=weighted,
+        )  # fmt: skip
         self.prefix = prefix
         self._running: Running | None = None
         self._updates = 0
@@ -65,8 +67,11 @@ class Collection:
     def update(self, preds: Any, target: Any, *, weights: Any = None) -> None:
         """Take in a batch; see :func:`pipeline.batches.batch` for shapes and dtypes.
 
-        A batch that is refused with :class:`DataError` changes nothing.
+        A batch that is refused with :class:`DataError` changes nothing. Raises
+        :class:`ConfigError` for ``weights`` that some metric would not count.
         """
+        if weights is not None:
+            self.choice.check_weighted()
         name = f"update {self._updates + 1}"
         chunk = batch(
             preds, target, weights, task=self.choice.task, classes=self.choice.classes, name=name
@@ -206,15 +211,11 @@ class Collection:
         """
         about = json.loads(np.asarray(state_dict["about"], np.uint8).tobytes())
         self._check_declaration(about[DECLARATION])
+        running = None
+        if about[SCHEMA] is not None:
+            running = self._started(from_tree(about[SCHEMA], {}))
+            running.add({key: _saved(running, key, state_dict) for key in running.statistics})
         self.reset()
-        if about[SCHEMA] is None:
-            return
-        running = self._started(from_tree(about[SCHEMA], {}))
-        saved = {}
-        for key, state in ((key, running.state(key)) for key in running.statistics):
-            names = (f"{key}/{number}" for number, _ in enumerate(leaves(state)))
-            saved[key] = rebuilt(state, (np.asarray(state_dict[name]) for name in names))
-        running.add(saved)
         self._running, self._updates = running, about[UPDATES]
 
     def save(self, path: str | Path) -> None:
@@ -290,6 +291,18 @@ class Collection:
                 f"states of other metrics, classes or options ({other[:8]}) do not belong to "
                 f"{self!r} ({self.declaration[:8]})"
             )
+
+
+def _saved(running: Running, key: str, state_dict: Mapping[str, Any]) -> Any:
+    """Return the state of a statistic from arrays by key."""
+    state = running.state(key)
+    names = [f"{key}/{number}" for number, _ in enumerate(leaves(state))]
+    if missing := [name for name in names if name not in state_dict]:
+        raise CorruptError(
+            f"the saved states lack {missing[0]}: they are of another version of featfold, whose "
+            "counts mean something else; take the data in again"
+        )
+    return rebuilt(state, (np.asarray(state_dict[name]) for name in names))
 
 
 def _warn_of_others() -> None:

@@ -40,8 +40,9 @@ def measure(
     passes over the data, each of which reads every stored byte once; most metrics need one.
     """
     chosen = choice(
-        metrics, classes=classes, task=task, ignore=ignore, top_k=top_k, threshold=threshold
-    )
+        metrics, classes=classes, task=task, ignore=ignore, top_k=top_k, threshold=threshold,
+        weighted=weights is not None,
+    )  # fmt: skip
     data = open_predictions(predictions, labels, classes=chosen.classes, task=task, weights=weights)
     jobs = {name: Job(metric, {TRAIN: (data,)}) for name, metric in chosen.metrics.items()}
     with workplace(jobs, cluster, workers, memory, cache, stage="eval") as place:

@@ -315,3 +315,102 @@ def test_batches_that_are_not_as_declared_are_refused(preds, target, message):
     with pytest.raises(DataError, match=message):
         collection.update(preds, target)
     assert collection.updates == 0
+
+
+def test_weights_count_for_every_metric_or_are_refused():
+    preds, target, weights = np.array([0, 1, 2, 0]), np.array([0, 1, 2, 2]), [1, 1, 1, 100]
+    expected = sk.accuracy_score(target, preds, sample_weight=weights)
+    collection = ff.metrics.Collection(["accuracy", "recall"], classes=3, weighted=True)
+    collection.update(preds, target, weights=np.array(weights, float))
+    assert float(collection.compute()["accuracy"]) == pytest.approx(expected, rel=1e-14)
+    found = ff.measure("accuracy", preds, target, classes=3, weights=np.array(weights, float))
+    assert float(found["accuracy"]) == pytest.approx(expected, rel=1e-14)
+    plain = ff.metrics.Collection(["accuracy"], classes=3)
+    with pytest.raises(ConfigError, match="accuracy would not count"):
+        plain.update(preds, target, weights=np.ones(4))
+    assert plain.updates == 0
+    with pytest.raises(ConfigError, match="auroc would not count"):
+        ff.metrics.Collection(["auroc"], task="binary", weighted=True)
+    collection.reset()
+    with pytest.raises(MissingInputError, match="weights"):
+        collection.update(preds, target)
+
+
+def test_no_number_takes_the_key_of_another():
+    values = {"low": ff.metrics.TopKAccuracy(top_k=2), "high": ff.metrics.TopKAccuracy(top_k=3)}
+    scores, target = np.eye(4)[[0, 1, 2, 3]], np.array([0, 1, 2, 0])
+    several = ff.metrics.Collection(values, classes=4)
+    several.update(scores, target)
+    assert set(several.compute()) == {"low", "high"}
+    listed = ff.metrics.Collection(list(values.values()), classes=4)
+    listed.update(scores, target)
+    assert set(listed.compute()) == {"top_2_accuracy", "top_3_accuracy"}
+    with pytest.raises(ConfigError, match="two metrics"):
+        ff.metrics.Collection([ff.metrics.Accuracy(), ff.metrics.Accuracy(ignore=0)], classes=4)
+    with pytest.raises(ConfigError, match="key of an average"):
+        ff.metrics.Collection(["iou"], classes=["road", "mean"])
+    both = {"iou": ff.metrics.IoU(average="none"), "iou_a": ff.metrics.Accuracy()}
+    clash = ff.metrics.Collection(both, classes=["a", "b"])
+    with pytest.raises(ConfigError, match="two numbers"):
+        clash.compute()
+
+
+@pytest.mark.parametrize("name", ["top_k_accuracy", "auroc", "fpr_at_tpr", "max_f1", "iou"])
+def test_every_metric_of_classes_names_them(name):
+    logits, _, target = drawn()
+    options = {"average": "none"} | ({"task": "multiclass"} if name in SCORED else {})
+    options |= {"top_k": 2} if name == "top_k_accuracy" else {}
+    names = ["1", "0", "a_2", "b", "c"]
+    metric = ff.metrics.make(name, **options)
+    plain = ff.metrics.Collection({"it": metric}, classes=K)
+    named = ff.metrics.Collection({"it": metric}, classes=names)
+    for collection in (plain, named):
+        collection.update(logits, target)
+    numbered = plain.compute()
+    for key, number in named.compute().items():
+        stem, _, last = key.partition("_threshold_") if "_threshold_" in key else key.partition("_")
+        joint = "_threshold_" if "_threshold_" in key else "_"
+        own = numbered[f"{stem}{joint}{names.index(last)}"]
+        np.testing.assert_equal(float(number), float(own))
+    assert any(key.endswith("_a_2") for key in named.compute())
+
+
+SCORED = ("auroc", "fpr_at_tpr", "max_f1")
+
+
+def test_metrics_of_images_need_masks():
+    collection = ff.metrics.Collection(["image_iou"], classes=3)
+    with pytest.raises(DataError, match="need masks"):
+        collection.update(np.array([0, 1]), np.array([0, 1]))
+
+
+def test_states_of_another_version_are_refused_and_nothing_is_lost():
+    _, predicted, target = drawn()
+    collection = ff.metrics.Collection(["iou"], classes=K)
+    collection.update(predicted, target)
+    saved = collection.state_dict()
+    old = {("0" * 64 + key[64:] if "/" in key else key): array for key, array in saved.items()}
+    before = numbers(collection.compute())
+    with pytest.raises(CorruptError, match="another version"):
+        collection.load_state_dict(old)
+    assert numbers(collection.compute()) == before
+
+
+@pytest.mark.parametrize("task", ["multiclass", "binary"])
+@pytest.mark.parametrize("name", ["nll", "ece", "brier", "aurc"])
+def test_probabilities_have_the_same_numbers_on_disk_as_in_a_loop(name, task, tmp_path):
+    rng = np.random.default_rng(5)
+    k = 3 if task == "multiclass" else 2
+    p = rng.dirichlet(np.ones(3), 60) if task == "multiclass" else rng.random(60)
+    target = rng.integers(0, k, 60)
+    metric = ff.metrics.make(name, task=task, kind="probabilities")
+    collection = ff.metrics.Collection(metric, classes=k, task=task)
+    for rows in batches(60, 17):
+        collection.update(p[rows], target[rows])
+    np.save(tmp_path / "p.npy", p)
+    np.save(tmp_path / "y.npy", target)
+    found = ff.measure(metric, tmp_path / "p.npy", tmp_path / "y.npy", classes=k, task=task)
+    assert numbers(found) == numbers(collection.compute())
+    if name == "nll":
+        expected = sk.log_loss(target, p)
+        assert next(iter(numbers(found).values())) == pytest.approx(expected, rel=1e-12)

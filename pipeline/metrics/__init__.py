@@ -37,6 +37,7 @@ from pipeline.metrics.names import make as make
 from pipeline.metrics.names import name_of as name_of
 from pipeline.metrics.names import named as named
 from pipeline.metrics.names import names as names
+from pipeline.metrics.names import stem_of as stem_of
 from pipeline.metrics.per_class import F1 as F1
 from pipeline.metrics.per_class import NPV as NPV
 from pipeline.metrics.per_class import Accuracy as Accuracy

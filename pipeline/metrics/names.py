@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError, UnknownNameError
 
-__all__ = ["make", "name_of", "named", "names"]
+__all__ = ["make", "name_of", "named", "names", "stem_of"]
 
 HOMES = {
     "per_class": {
@@ -91,6 +91,12 @@ def name_of(metric: Any) -> str:
             if own == cls.__name__:
                 return name
     return cls.__name__
+
+
+def stem_of(metric: Any) -> str:
+    """Return what the keys of a metric's numbers begin with: ``fpr_at_95tpr``, or its name."""
+    own = getattr(metric, "name", None)
+    return own if isinstance(own, str) else name_of(metric)
 
 
 def make(name: str, **options: Any) -> Any:

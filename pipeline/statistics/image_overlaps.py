@@ -44,10 +44,7 @@ class ImageOverlaps:
 
     def shape(self, schema: Schema) -> tuple[int, ...]:
         if not self.by.shape(schema):
-            raise DataError(
-                f"{schema.split}: labels are one number a row; metrics of images need masks, with "
-                "rows of shape (h, w)"
-            )
+            raise _no_masks(schema.split)
         if elements_of(self.by, schema) > LARGEST_IMAGE:
             raise DataError(
                 f"{schema.split}: images of {elements_of(self.by, schema):,} pixels; expected at "
@@ -66,6 +63,8 @@ class ImageOverlaps:
         for view, ids in ((self.by, truth), (self.of, predicted)):
             check_integers(chunk, view, ids)
         check_shapes(chunk, truth, predicted)
+        if truth.ndim < 2:
+            raise _no_masks(chunk.split)
         xp = arrays.namespace(truth)
         k = chunk.schema.classes
         table = xp.zeros((chunk.rows, k, 3), dtype=xp.int32, device=arrays.device_of(truth))
@@ -86,3 +85,10 @@ class ImageOverlaps:
             text = outside(alone, self.of, Every(), truth[None, ...], chunk.schema.classes, error)
             raise DataError(text) from None
         return found
+
+
+def _no_masks(split: str) -> DataError:
+    return DataError(
+        f"{split}: labels are one number a row; metrics of images need masks, with rows of shape "
+        "(h, w)"
+    )
