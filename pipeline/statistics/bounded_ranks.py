@@ -17,13 +17,14 @@ from pipeline.statistics.bins import Bins
 from pipeline.statistics.leading_bits import EXACT, bins_joined, cut, least_shift
 from pipeline.statistics.scored import both_sides, check_shapes
 from pipeline.statistics.sides import (
-    PENDING_NBYTES,
     Pending,
     Sides,
     merged,
+    most_waiting_nbytes,
     nothing,
     pieces,
     settled,
+    waiting_nbytes,
 )
 from pipeline.statistics.value_counts import BEYOND, LEAST, values_of
 from pipeline.views import Every, IsOOD, View
@@ -82,6 +83,7 @@ class Held(NamedTuple):
 class BoundedRanks:
     """Scores of negatives and positives in order, in at most ``budget_nbytes``.
 
+    While a block is open, up to 8 MiB more wait to be sorted, and no more than the budget again.
     Exact while they fit: 4 bytes for each row of float32 scores, 8 for float64, and never more
     than 16 for each distinct score of a class. Where they do not, their keys lose as many last
     bits as leave few enough bins. That depends on the scores alone, so states merge exactly,
@@ -128,7 +130,7 @@ class BoundedRanks:
         if self.transient:
             found = self._within(found[0]), self._within(found[1])
         pending = state.pending.plus(*found)
-        if pending.nbytes >= max(PENDING_NBYTES, arrays.nbytes(state.sides)):
+        if pending.nbytes >= most_waiting_nbytes(self.budget_nbytes):
             return self._settled(state._replace(pending=pending))
         return state._replace(pending=pending)
 
@@ -143,13 +145,13 @@ class BoundedRanks:
         return Ordered(sides, int(arrays.to_host(state.shift)[0]))
 
     def state_nbytes(self, schema: Schema) -> int:
-        each = int(np.prod(self.of.shape(schema), dtype=np.int64))
-        return min(self.budget_nbytes, BIN_NBYTES * each * schema.rows) + 8
+        scores = schema.rows * int(np.prod(self.of.shape(schema), dtype=np.int64))
+        kept = min(self.budget_nbytes, BIN_NBYTES * scores) + 8
+        return kept + waiting_nbytes(self.budget_nbytes, scores)
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         each = int(np.prod(self.of.shape(schema), dtype=np.int64))
-        waiting = min(PENDING_NBYTES, 8 * each * schema.rows)
-        return 6 * (self.state_nbytes(schema) + waiting) + 60 * each * rows
+        return 6 * self.state_nbytes(schema) + 60 * each * rows
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None

@@ -14,16 +14,20 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.statistics.base import fields_of
 from pipeline.statistics.scored import both_sides, check_shapes
 from pipeline.statistics.sides import (
-    PENDING_NBYTES,
     Pending,
     Sides,
     distinct,
     merged,
+    most_waiting_nbytes,
     nothing,
     pieces,
     settled,
+    waiting_nbytes,
 )
 from pipeline.views import Every, IsOOD, View
+
+
+DISTINCT_NBYTES = 16
 
 
 class Ranks(NamedTuple):
@@ -78,7 +82,7 @@ class ExactRanks:
 
     def absorb(self, state: Run, chunk: Chunk) -> Run:
         pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
-        if pending.nbytes >= max(PENDING_NBYTES, arrays.nbytes(state.sides)):
+        if pending.nbytes >= most_waiting_nbytes(DISTINCT_NBYTES * self.max_rows):
             return Run(self._checked(settled(state.sides, pending)))
         return Run(state.sides, pending)
 
@@ -95,10 +99,13 @@ class ExactRanks:
         return Ranks(*(np.concatenate(parts, dtype=parts[0].dtype) for parts in columns))
 
     def state_nbytes(self, schema: Schema) -> int:
-        return 16 * self.max_rows
+        scores = schema.rows * int(np.prod(self.of.shape(schema), dtype=np.int64))
+        kept = DISTINCT_NBYTES * self.max_rows
+        return kept + waiting_nbytes(kept, scores)
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
-        return 105 * (2 * self.max_rows + rows)
+        each = int(np.prod(self.of.shape(schema), dtype=np.int64))
+        return 105 * (2 * self.max_rows + each * rows)
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None

@@ -13,9 +13,10 @@ from pipeline.content import Const, value
 from pipeline.statistics.base import fields_of
 from pipeline.statistics.bins import Bins, counted
 from pipeline.statistics.scored import both_sides, check_shapes
-from pipeline.statistics.sides import PENDING_NBYTES, Pending
+from pipeline.statistics.sides import Pending, most_waiting_nbytes, waiting_nbytes
 from pipeline.views import Every, IsOOD, View
 
+BIN_NBYTES = 32
 _NONE = np.iinfo(np.int64).max
 """Least key of an empty bin; its greatest is the negative of that."""
 
@@ -63,7 +64,7 @@ class RankHistogram:
     def absorb(self, state: Counting, chunk: Chunk) -> Counting:
         pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
         state = state._replace(pending=pending)
-        full = pending.nbytes >= max(PENDING_NBYTES, arrays.nbytes(state.bins))
+        full = pending.nbytes >= most_waiting_nbytes(BIN_NBYTES * self._bins)
         return self._settled(state) if full else state
 
     def close(self, state: Counting) -> Counting:
@@ -76,18 +77,21 @@ class RankHistogram:
         return Bins(*(arrays.to_host(x) for x in state.bins))
 
     def state_nbytes(self, schema: Schema) -> int:
-        return 32 * self._bins
+        return BIN_NBYTES * self._bins + self._waiting_nbytes(schema)
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         each = int(np.prod(self.of.shape(schema), dtype=np.int64))
-        waiting = min(max(PENDING_NBYTES, 32 * self._bins), 8 * each * schema.rows)
-        return 60 * each * rows + 6 * waiting + 200 * self._bins
+        return 60 * each * rows + 6 * self._waiting_nbytes(schema) + 200 * self._bins
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None
 
     def join(self, results: Any) -> Any:
         return results
+
+    def _waiting_nbytes(self, schema: Schema) -> int:
+        each = int(np.prod(self.of.shape(schema), dtype=np.int64))
+        return waiting_nbytes(BIN_NBYTES * self._bins, each * schema.rows)
 
     def _settled(self, state: Counting) -> Counting:
         bins = state.bins

@@ -13,8 +13,11 @@ from pipeline.content import Const, value
 from pipeline.statistics.base import fields_of
 from pipeline.statistics.bins import Bins, counted, ends_of
 from pipeline.statistics.scored import both_sides, check_shapes
-from pipeline.statistics.sides import PENDING_NBYTES, Pending
+from pipeline.statistics.sides import Pending, most_waiting_nbytes, waiting_nbytes
 from pipeline.views import Every, IsOOD, View
+
+
+BIN_NBYTES = 16
 
 
 class Counted(NamedTuple):
@@ -63,7 +66,7 @@ class ScoreCounts:
     def absorb(self, state: Counted, chunk: Chunk) -> Counted:
         pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
         state = state._replace(pending=pending)
-        full = pending.nbytes >= PENDING_NBYTES
+        full = pending.nbytes >= most_waiting_nbytes(BIN_NBYTES * self._bins)
         return self._settled(state) if full else state
 
     def close(self, state: Counted) -> Counted:
@@ -77,18 +80,21 @@ class ScoreCounts:
         return Bins(negatives, positives, *ends_of(self.edges))
 
     def state_nbytes(self, schema: Schema) -> int:
-        return 16 * self._bins
+        return BIN_NBYTES * self._bins + self._waiting_nbytes(schema)
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         each = int(np.prod(self.of.shape(schema), dtype=np.int64))
-        waiting = min(PENDING_NBYTES, 8 * each * schema.rows)
-        return 60 * each * rows + 6 * waiting + 48 * self._bins
+        return 60 * each * rows + 6 * self._waiting_nbytes(schema) + 48 * self._bins
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None
 
     def join(self, results: Any) -> Any:
         return results
+
+    def _waiting_nbytes(self, schema: Schema) -> int:
+        each = int(np.prod(self.of.shape(schema), dtype=np.int64))
+        return waiting_nbytes(BIN_NBYTES * self._bins, each * schema.rows)
 
     def _settled(self, state: Counted) -> Counted:
         pairs = zip((state.negatives, state.positives), state.pending, strict=True)

@@ -16,7 +16,9 @@ from pipeline.arrays import Array
 
 COUNT_NBYTES = 8
 PENDING_NBYTES = 8 * 2**20
-"""Scores that wait to be sorted, at least: few merges, of long runs."""
+"""Scores that wait to be sorted at most: few merges, of long runs."""
+ARRAY_NBYTES = 128
+"""An array beside its numbers: of small chunks it takes more than they do."""
 PIECE_ROWS = 2**15
 """Scores of either class that are brought into one order at a time: they stay in cache."""
 
@@ -56,11 +58,24 @@ class Pending(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of all of them."""
         waiting = (*self.negatives, *self.positives)
-        return sum(int(x.shape[0]) for x in waiting) * arrays.itemsize(waiting[0].dtype)
+        return arrays.nbytes(waiting) + ARRAY_NBYTES * len(waiting)
 
     def plus(self, negatives: Array, positives: Array) -> Pending:
         """Return these and the scores of another chunk."""
         return Pending((*self.negatives, negatives), (*self.positives, positives))
+
+
+def most_waiting_nbytes(settled_nbytes: int) -> int:
+    """Return the bytes of scores that may wait, beside what they are settled into.
+
+    As many as that takes: a merge costs what it reads of both.
+    """
+    return min(PENDING_NBYTES, settled_nbytes)
+
+
+def waiting_nbytes(settled_nbytes: int, scores: int) -> int:
+    """Return the bytes that wait in an open state of so many scores."""
+    return min(most_waiting_nbytes(settled_nbytes), 8 * scores)
 
 
 def nothing() -> Sides:

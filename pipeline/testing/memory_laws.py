@@ -18,6 +18,7 @@ SLACK_NBYTES = 192 * 1024
 """What is counted beside arrays: Python objects, and the buffers in which numpy casts."""
 LARGE_NBYTES = 4 * 2**20
 TRIALS = 3
+OPEN_CHUNKS = 5
 GENEROUS = 3
 """What may be declared, in multiples of what is used, once that is large."""
 
@@ -48,6 +49,18 @@ class MemoryLaws:
         declared = self.statistic.state_nbytes(rows.schema)
         assert max(*sizes, opened) <= declared
         assert self.state_may_grow or (sizes == [sizes[0]] * 2 and 0.5 * declared <= opened)
+
+    def test_an_open_state_is_no_larger_than_declared(self) -> None:
+        for shape in self.memory_shapes:
+            data = self.shaped(shape)
+            schema, state = data.take(np.arange(OPEN_CHUNKS * data.rows) % data.rows).schema, None
+            declared = self.statistic.state_nbytes(schema)
+            for _ in range(OPEN_CHUNKS):
+                chunk = next(_chunks(data, self.statistic.fields))
+                opened = self.statistic.empty(schema) if state is None else state
+                state = self.statistic.absorb(opened, chunk)
+                held = arrays.nbytes(state)
+                assert held <= declared, f"{shape}: {held} are held, {declared} are declared"
 
     def test_work_memory_is_declared(self) -> None:
         self.assert_right(self.work_undeclared)

@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.statistics import ExactRanks, Ranks
 from pipeline.testing import Data, StatisticLaws, assert_same, drive, partitions, recipes
 from pipeline.testing.strategies import LAW
+from pipeline.testing.memory_laws import SLACK_NBYTES, peak
 from pipeline.views import Logits, Stored, Valid
 
 SCORES = Stored("scores")
@@ -136,3 +137,12 @@ def test_a_million_scores() -> None:
     split = scored(scores, positive).cut(recipes.regular(len(scores), 65_536, 8))
     found = drive.fold_all(ExactRanks(of=SCORES, positive=POSITIVE), split)
     assert_same(found, ranks(scores, positive))
+
+
+def test_the_elements_of_maps_need_as_much_memory_as_is_declared() -> None:
+    maps = np.random.default_rng(0).random((64, 224, 224), np.float32).round(2)
+    data = Data({"scores": maps, "positive": maps > 0.5}, 2)
+    statistic = ExactRanks(SCORES, POSITIVE, max_rows=1000)
+    (chunk,) = next(drive.chunks(data.cut(), statistic.fields))
+    _, used = peak(statistic.absorb, statistic.empty(data.schema), chunk)
+    assert used <= statistic.work_nbytes(data.schema, data.rows) + SLACK_NBYTES
