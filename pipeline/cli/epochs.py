@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,10 +30,12 @@ def show_epochs(
     from pipeline.cli.metric_options import metrics_of
     from pipeline.report import measured
 
-    asked = metrics_of(wanted, {"task": task, "ignore": tuple(ignore)}) if wanted else None
-    epochs = ddp.after(
-        run, asked, ignore=() if wanted else list(ignore), merge_classes=merged_classes(merge)
+    # Names without options take those of the training.
+    asked = {text: text for text in wanted if ":" not in text}
+    asked |= metrics_of(
+        [text for text in wanted if ":" in text], {"task": task, "ignore": tuple(ignore)}
     )
+    epochs = ddp.after(run, asked or None, ignore=list(ignore), merge_classes=merged_classes(merge))
     rows = [
         {
             "phase": one.moment.phase, "epoch": one.epoch, "step": one.moment.step,
@@ -48,6 +51,8 @@ def show_epochs(
 
 def epochs_table(rows: Sequence[Mapping[str, Any]]) -> RichTable:
     """Return a table of the numbers that stand for all classes, a row for each epoch."""
+    from pipeline.report.class_table import shown
+
     keys: list[str] = []
     for row in rows:
         keys += [key for key, one in row["metrics"].items() if _is_whole(key, one, row["metrics"])]
@@ -59,9 +64,9 @@ def epochs_table(rows: Sequence[Mapping[str, Any]]) -> RichTable:
         table.add_column(key, justify="right")
     for row in rows:
         values = (row["metrics"].get(key, {}).get("value") for key in keys[:MOST_COLUMNS])
-        shown = ("–" if value is None else f"{100 * value:.1f}" for value in values)
+        cells = (shown(math.nan if value is None else value) for value in values)
         epoch = "" if row["epoch"] is None else str(row["epoch"])
-        table.add_row(row["phase"], epoch, str(row["step"]), str(row["rows"]), *shown)
+        table.add_row(row["phase"], epoch, str(row["step"]), str(row["rows"]), *cells)
     if len(keys) > MOST_COLUMNS:
         table.caption = f"{len(keys) - MOST_COLUMNS} more numbers with --json or --out"
     return table

@@ -123,8 +123,7 @@ def evaluate(
     if run is not None:
         from pipeline.cli.epochs import show_epochs
 
-        if predictions is not None:
-            raise ConfigError("--epochs: the run has the counts; leave PREDICTIONS and LABELS out")
+        _refuse_beside_epochs(predictions, classes=classes, weights=weights, **where)
         show_epochs(terminal, run, wanted, task=task, ignore=ignore, merge=merge, out=out)
         return
     if predictions is None or labels is None or classes is None:
@@ -157,6 +156,15 @@ def evaluate(
     if out is not None:
         terminal.say(f"numbers: {measured.write(out, about, numbers)}")
     terminal.emit({**about, "metrics": measured.contents(numbers)})
+
+
+def _refuse_beside_epochs(predictions: str | None, **options: Any) -> None:
+    """Raise :class:`ConfigError` for what would be ignored: nothing is read but small counts."""
+    if predictions is not None:
+        raise ConfigError("--epochs: the run has the counts; leave PREDICTIONS and LABELS out")
+    given = [name for name, value in options.items() if value not in (None, "auto")]
+    if given:
+        raise ConfigError(f"--{given[0]}: it does not go with --epochs; the run says it")
 
 
 def classes_of(text: str) -> int | list[str]:

@@ -29,18 +29,18 @@ class ClassTable:
         return [*zip(self.classes, self.values, strict=True), (MEAN, self.means)]
 
     def markdown(self) -> str:
-        """Return the table in Markdown, values in percent."""
+        """Return the table in Markdown."""
         lines = [
             "| class | " + " | ".join(self.metrics) + " |",
             "|---|" + "---:|" * len(self.metrics),
         ]
         for name, values in self.rows:
             plain = name.replace("|", "\\|")
-            lines.append(f"| {plain} | " + " | ".join(map(percent, values)) + " |")
+            lines.append(f"| {plain} | " + " | ".join(map(shown, values)) + " |")
         return "\n".join(lines) + "\n"
 
     def text(self, most: int = 60) -> RichTable:
-        """Return the table for a terminal, values in percent, without the middle of many rows."""
+        """Return the table for a terminal, without the middle of many rows."""
         table = RichTable(box=None, pad_edge=False)
         table.add_column("class", no_wrap=True)
         for metric in self.metrics:
@@ -53,7 +53,7 @@ class ClassTable:
                     table.add_row(f"... {hidden} more", *["..."] * len(self.metrics), style="dim")
                 continue
             last = number == len(rows) - 1
-            table.add_row(name, *map(percent, values), style="bold" if last else "")
+            table.add_row(name, *map(shown, values), style="bold" if last else "")
         return table
 
 
@@ -79,6 +79,11 @@ def class_table(
     )
 
 
-def percent(value: float) -> str:
-    """Return a share in percent with one decimal; a dash where it is undefined."""
-    return UNDEFINED if math.isnan(value) else f"{100 * value:.1f}"
+def shown(value: float) -> str:
+    """Return a number as tables show it: four digits, or decimals; a dash where undefined.
+
+    Not in percent: thresholds and likelihoods stand beside shares.
+    """
+    if math.isnan(value):
+        return UNDEFINED
+    return f"{value:.4f}" if abs(value) < 10 else f"{value:.6g}"

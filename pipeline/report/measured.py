@@ -14,7 +14,7 @@ from rich.table import Table as RichTable
 from pipeline import files
 from pipeline.metrics import ConfusionTable
 from pipeline.procedure import Estimate
-from pipeline.report.class_table import ClassTable, percent
+from pipeline.report.class_table import ClassTable, shown
 
 NUMBERS = ("value", "lower", "upper", "exact")
 AVERAGED = "_classes_averaged"
@@ -34,10 +34,10 @@ def overall(numbers: Mapping[str, Any], table: ClassTable) -> RichTable:
 
     Means are in its last row; they are repeated where they leave classes out, with their number.
     """
-    shown = RichTable(box=None, pad_edge=False, show_header=False)
-    shown.add_column("metric")
-    shown.add_column("value", justify="right")
-    shown.add_column("", style="dim")
+    rows = RichTable(box=None, pad_edge=False, show_header=False)
+    rows.add_column("metric")
+    rows.add_column("value", justify="right")
+    rows.add_column("", style="dim")
     in_table = {f"{metric}_{name}" for metric in table.metrics for name in table.classes}
     for key, one in numbers.items():
         if not isinstance(one, Estimate) or key in in_table or key.endswith("_averaged"):
@@ -48,9 +48,9 @@ def overall(numbers: Mapping[str, Any], table: ClassTable) -> RichTable:
             continue
         of_classes = key != stem and stem + AVERAGED in numbers
         beside = f"mean of {averaged:.0f} of {len(table.classes)} classes" if of_classes else ""
-        bounds = "" if one.exact else f"{percent(one.lower)} to {percent(one.upper)}"
-        shown.add_row(key, percent(one.value), one.reason or bounds or beside)
-    return shown
+        bounds = "" if one.exact else f"{shown(one.lower)} to {shown(one.upper)}"
+        rows.add_row(key, shown(one.value), one.reason or bounds or beside)
+    return rows
 
 
 def write(directory: Path, about: Mapping[str, Any], numbers: Mapping[str, Any]) -> Path:

@@ -44,7 +44,7 @@ def test_another_metric_of_merged_classes_in_every_epoch(cli, run, tmp_path):
         kappa = sk.cohen_kappa_score(truth, predicted)
         recall = sk.recall_score(truth, predicted, average=None)
         assert row.split()[:4] == ["val", str(epoch), str(epoch), "4"]
-        shown = [f"{100 * value:.1f}" for value in (kappa, *recall)]
+        shown = [f"{value:.4f}" for value in (kappa, *recall)]
         assert row.split()[4:] == shown
         values = [float(one["value"]) for one in written if one["epoch"] == str(epoch)]
         np.testing.assert_allclose(values, [kappa, *recall], rtol=1e-13)
@@ -65,6 +65,8 @@ def test_without_a_wish_the_metrics_are_those_of_training(cli, run):
     [
         (("--epochs", "{d}/nowhere"), 4, "nowhere"),
         (("--epochs", "{d}", "p.npy", "y.npy"), 2, "leave PREDICTIONS"),
+        (("--epochs", "{d}", "--classes", "3"), 2, "--classes"),
+        (("--epochs", "{d}", "--workers", "3"), 2, "--workers"),
         (("--epochs", "{d}", "--merge", "any"), 2, "NAME=CLASS"),
         (("--epochs", "{d}", "--merge", "any=7+8"), 2, "merge"),
         (("--epochs", "{d}", "-m", "auroc"), 2, "auroc"),

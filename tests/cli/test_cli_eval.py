@@ -117,9 +117,9 @@ def test_files_of_numbers_hold_what_was_printed(cli, masks):
     assert np.sum(results["metrics"]["confusion_matrix"]) == 40 * 10 * 9
     with (masks / "out/metrics.csv").open(newline="") as file:
         rows = {row["metric"]: row for row in csv.DictReader(file)}
-    shown = 100 * float(rows["iou_road"]["value"])
+    shown = float(rows["iou_road"]["value"])
     assert results["metrics"]["iou_road"]["value"] == float(rows["iou_road"]["value"])
-    assert f"{shown:.1f}" in words
+    assert f"{shown:.4f}" in words
     assert str(masks / "out/metrics.json") in err
 
 

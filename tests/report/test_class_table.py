@@ -35,9 +35,9 @@ def test_a_column_for_each_metric_of_classes_and_means_where_there_are_some():
     assert math.isnan(table.means[1])
     lines = table.markdown().splitlines()
     assert lines[0] == "| class | iou | recall |"
-    assert lines[2] == "| road | 66.7 | 66.7 |"
+    assert lines[2] == "| road | 0.6667 | 0.6667 |"
     assert lines[4] == "| a \\| b | – | – |"
-    assert lines[5] == "| mean | 58.3 | – |"
+    assert lines[5] == "| mean | 0.5833 | – |"
 
 
 def test_classes_without_names_go_by_their_numbers():
@@ -51,4 +51,4 @@ def test_many_classes_fit_a_terminal_with_their_means():
     lines = console.export_text().splitlines()
     assert len(lines) == 62
     assert "941 more" in lines[31]
-    assert lines[-1].split() == ["mean", "50.0"]
+    assert lines[-1].split() == ["mean", "0.5000"]
