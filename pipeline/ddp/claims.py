@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any
 
 from pipeline.ddp.live import Ranks
+from pipeline.errors import ConfigError
 
 __all__ = ["Claims"]
 
@@ -20,8 +21,10 @@ ROOT = "featfold/ids"
 class Claims:
     """The samples that this rank counts since the last reset, under a name that all ranks share.
 
-    The name is what the collection goes by and declares, and how many before it did the same in
-    the process group: ranks that make the same collections in the same order agree on it.
+    The name is what the collection goes by and declares, and how many collections before it made
+    their first claim under the same in the process group. Ranks agree on it whose collections make
+    their first claims in the same order; a rank that has no batch of one is a name behind the
+    others from then on. So names are compared before numbers are added up.
     """
 
     def __init__(self) -> None:
@@ -31,11 +34,20 @@ class Claims:
         self._own: set[str] = set()
         self._earlier: list[str] = []  # keys of the reset before, which no rank claims any more
         self._synced = False
+        self._closed = False
         self._store: Any = None
         self._root = ""
 
     def claim(self, name: str, ids: Sequence[str], here: Ranks | None) -> list[int]:
-        """Return the places of the ids that nobody had claimed, which are now this rank's."""
+        """Return the places of the ids that nobody had claimed, which are now this rank's.
+
+        Raises :class:`ConfigError` where there are rows of which it is not known who they are.
+        """
+        if self._closed:
+            raise ConfigError(
+                "ids beside rows whose ids are not known, from a clone, a merge or a saved state: "
+                "samples might count twice; call reset() before the first update with ids"
+            )
         if here is not None and here.size > 1:
             self._store = here.store
             if not self._root or not self._store.check([f"{self._root}/user/{here.rank}"]):
@@ -47,6 +59,24 @@ class Claims:
                 self._own.add(one)
                 fresh.append(place)
         return fresh
+
+    def close(self) -> None:
+        """Refuse further ids until the next reset: there are rows whose ids are not known."""
+        self._closed = True
+
+    def copied(self) -> Claims:
+        """Return claims for an independent copy of what was counted.
+
+        They are the same in one process. Among several ranks the copy is closed: each rank would
+        have to wait until all others had made their claims anew.
+        """
+        made = Claims()
+        made._closed = self._closed
+        if self._store is None:
+            made._own = set(self._own)
+        elif self.place:
+            made.close()
+        return made
 
     def release(self, ids: Sequence[str]) -> None:
         """Give back claims of rows that were refused."""
@@ -64,6 +94,7 @@ class Claims:
             self._earlier = []
         self._earlier += [self._key(one) for one in self._own]
         self._own, self._synced, self.place = set(), False, ""
+        self._closed = False
         self._resets += 1
 
     def _first(self, one: str) -> bool:

@@ -6,28 +6,28 @@ up after a handshake, and never writes the sum back: nothing can count twice.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from pipeline import metrics as known_metrics
+import numpy as np
+
 from pipeline.choice import Metrics
 from pipeline.collection import Collection as OneProcess
 from pipeline.ddp import live
 from pipeline.ddp.claims import Claims
 from pipeline.ddp.files import Moment, Partial, Run
-from pipeline.ddp.kept import MATRIX, METRICS, arrays_of, declared, definition
+from pipeline.ddp.kept import MATRIX, METRICS, arrays_of, declared, definition, part_of
+from pipeline.ddp.matrix import MATRIX_CLASSES, KeptMatrix
 from pipeline.ddp.numbers import Numbers
 from pipeline.ddp.rows import Expected, leading, picked
 from pipeline.ddp.sampler import REMEDY, share_of
 from pipeline.errors import ConfigError, DataError
 
-__all__ = ["MATRIX_CLASSES", "Collection"]
+__all__ = ["Collection"]
 
-MATRIX_CLASSES = 1024
-"""Most classes of which a confusion matrix is kept: 8 MiB of integers."""
 REPEATS = ("refuse", "none")
+ROWS, UNCHECKED = "rows", "unchecked"
 
 
 class Collection(OneProcess):
@@ -66,7 +66,7 @@ class Collection(OneProcess):
         self._unchecked = False
         self._expected: Expected | None = None
         self._claims = Claims()
-        self._matrix: OneProcess | None = None
+        self._matrix: KeptMatrix | None = None
         self.remembers = False
         """Whether :attr:`latest` is to be known."""
         self.latest: tuple[Any, Any] | None = None
@@ -110,14 +110,20 @@ class Collection(OneProcess):
         share = None
         if here is not None and self.repeats == "refuse":
             share = share_of(loader, here.rank, here.size)
-        for number, batch in enumerate(loader):
-            self.expect(
-                Expected.everything()
-                if share is None
-                else Expected(share.rows_of_batch(number), share.counted_rows(number))
-            )
-            yield batch
-        self.expect(None)
+        own: Expected | None = None
+        try:
+            for number, batch in enumerate(loader):
+                own = (
+                    Expected.everything()
+                    if share is None
+                    else Expected(share.rows_of_batch(number), share.counted_rows(number))
+                )
+                self.expect(own)
+                yield batch
+            self.expect(None)
+        finally:  # a loop that ended early says nothing of the batches of another
+            if self._expected is own:
+                self.drop()
 
     def expect(self, batch: Expected | None) -> None:
         """Say of which batch the next updates are; None after the last."""
@@ -163,17 +169,21 @@ class Collection(OneProcess):
         return self._alone(merged), f"all {here.size} ranks", rows
 
     def reset(self) -> None:
-        """Forget every batch."""
+        """Forget every batch, and the one that was told of."""
         super().reset()
         self._rows, self._unchecked = 0, False
+        self.drop()
         self._claims.reset()
         if self._matrix is not None:
             self._matrix.reset()
 
     def clone(self, prefix: str | None = None) -> Self:
-        """Return an independent copy, with what was taken in, and another prefix if given."""
+        """Return an independent copy, with what was taken in, and another prefix if given.
+
+        A copy of samples that several ranks counted by id takes no further ids until ``reset``.
+        """
         made = super().clone(prefix)
-        made._expected, made._claims = None, Claims()
+        made._expected, made._claims = None, self._claims.copied()
         made._matrix = None if self._matrix is None else self._matrix.clone()
         return made
 
@@ -181,38 +191,72 @@ class Collection(OneProcess):
         return self.clone()
 
     def merge(self, *others: OneProcess) -> None:
-        """Add what other collections of the same declaration have taken in."""
-        super().merge(*others)
-        for other in others:
-            matrix = getattr(other, "_matrix", None)
-            if self._matrix is not None and matrix is not None:
-                self._matrix.merge(matrix)
-            else:
-                self._matrix = None
-            self._rows += getattr(other, "rows", 0)
-            self._unchecked |= getattr(other, "_unchecked", False)
+        """Add what other collections of the same declaration have taken in.
+
+        Further ids are refused until ``reset``, for those of the others are not known here. Raises
+        :class:`ConfigError` for other declarations, and for collections of one process.
+        """
+        ours = [one for one in others if isinstance(one, Collection)]
+        if len(ours) < len(others):
+            raise _of_one_process()
+        super().merge(*ours)
+        for other in ours:
+            if self._matrix is not None:
+                self._matrix.add(other._counts)
+            self._rows += other._rows
+            self._unchecked |= other._unchecked
+        if any(other._rows for other in ours):
+            self._claims.close()
+
+    def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return all that this rank has taken in as arrays by key, for :meth:`load_state_dict`."""
+        about = {ROWS: np.array([self._rows]), UNCHECKED: np.array([self._unchecked])}
+        counts = {} if self._counts is None else {MATRIX: self._counts.state_dict()}
+        return {**super().state_dict(), **about, **arrays_of(counts)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take the place of what was taken in by the contents of :meth:`state_dict`.
+
+        Further ids are refused until ``reset``. Raises :class:`ConfigError` where the contents are
+        of other metrics, classes or options, or of a collection of one process.
+        """
+        if ROWS not in state_dict:
+            raise _of_one_process()
+        super().load_state_dict(state_dict)
+        self._rows = int(np.asarray(state_dict[ROWS])[0])
+        self._unchecked = bool(np.asarray(state_dict[UNCHECKED])[0])
+        if self._matrix is not None:
+            self._matrix.load(part_of(state_dict, MATRIX))
+        if self._rows:
+            self._claims.close()
 
     def keep_matrix(self) -> bool:
         """Keep a confusion matrix too, for metrics after the fact; return whether there is one.
 
         There is none for labels that are not exclusive, nor for more than 1,024 classes. It counts
-        every element with a class, ignored classes included, without weights.
+        every element with a class, ignored classes included, without weights. After an update it
+        begins with the next ``reset``.
         """
         if self.choice.task == "multilabel" or self.choice.classes > MATRIX_CLASSES:
             return False
         if self._matrix is None:
+            each = (getattr(one, "ignored", ()) for _, one in self.items())
+            self._matrix = KeptMatrix(self.choice, self._threshold, self._ignore.union(*each))
             if self._rows:
-                raise ConfigError("keep the matrix before the first update, or after a reset")
-            self._matrix = OneProcess(
-                [self._matrix_metric()], classes=self.choice.classes, task=self.choice.task
-            )
+                self._matrix.drop()
         return True
+
+    @property
+    def _counts(self) -> OneProcess | None:
+        return None if self._matrix is None else self._matrix.counts
 
     def partial(self, run: str, attempt: int, moment: Moment, **about: Any) -> Partial:
         """Return all that this rank has taken in, to be written to a run."""
         self.refuse_unknown_repeats()
         here = self._here()
-        kept = {METRICS: self} if self._matrix is None else {METRICS: self, MATRIX: self._matrix}
+        choices, arrays = {METRICS: self.choice}, {METRICS: super().state_dict()}
+        if self._counts is not None:
+            choices[MATRIX], arrays[MATRIX] = self._counts.choice, self._counts.state_dict()
         return Partial(
             run=run,
             attempt=attempt,
@@ -224,10 +268,10 @@ class Collection(OneProcess):
                 "rows": self._rows,
                 "prefix": self.prefix,
                 "declared": declared(self.choice),
-                "definitions": {name: definition(one.choice) for name, one in kept.items()},
+                "definitions": {name: definition(one) for name, one in choices.items()},
                 **about,
             },
-            arrays=arrays_of(kept),
+            arrays=arrays_of(arrays),
         )
 
     def write(self, run: Run, attempt: int, moment: Moment, **about: Any) -> Path:
@@ -235,14 +279,16 @@ class Collection(OneProcess):
         return run.write(self.partial(run.id, attempt, moment, **about))
 
     def restore(self, collections: Mapping[str, OneProcess | None], rows: int) -> None:
-        """Take the place of what was taken in by states that were merged from partials."""
+        """Take the place of what was taken in by states that were merged from partials.
+
+        Samples that come again, as after a checkpoint within an epoch, count again.
+        """
         self.reset()
         own = collections[METRICS]
         if own is not None:
             super().merge(own)
-        matrix = collections.get(MATRIX)
-        if self._matrix is not None and matrix is not None:
-            self._matrix.merge(matrix)
+        if self._matrix is not None:
+            self._matrix.add(collections.get(MATRIX))
         self._rows = rows
 
     def refuse_unknown_repeats(self) -> None:
@@ -289,26 +335,16 @@ class Collection(OneProcess):
         super().update(preds, target, weights=weights)
         self._rows += rows
         if self._matrix is not None:
-            self._count_pairs(preds, target)
-
-    def _count_pairs(self, preds: Any, target: Any) -> None:
-        assert self._matrix is not None
-        try:
             self._matrix.update(preds, target)
-        except DataError as error:  # an ignored value that was predicted: a miss, but of no column
-            self._matrix = None
-            warnings.warn(f"no confusion matrix is kept any more: {error}", stacklevel=4)
-
-    def _matrix_metric(self) -> Any:
-        """Return the metric of a confusion matrix that leaves out only what has no class."""
-        ignored = self._ignore.union(*(getattr(one, "ignored", ()) for _, one in self.items()))
-        return known_metrics.ConfusionMatrix(
-            task=self.choice.task,
-            threshold=self._threshold,
-            ignore=tuple(one for one in ignored if not 0 <= one < self.choice.classes),
-        )
 
 
 def _names(ids: Any) -> list[str]:
     plain = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     return [str(one) for one in plain]
+
+
+def _of_one_process() -> ConfigError:
+    return ConfigError(
+        "these are states of a Collection of one process, of which neither the rows nor their "
+        "repeats are known; take them in and save them with ff.ddp.Collection"
+    )

@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.chunk import Schema
 from pipeline.collection import Collection
 from pipeline.content import digest, replaced
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
 from pipeline.metrics import name_of
 from pipeline.procedure import Metric
 from pipeline.report.class_table import ClassTable, class_table
@@ -106,9 +106,17 @@ class Kept:
 
 
 def kept(metrics: Collection, matrix: Collection | None, where: str) -> Kept:
-    """Return what collections of the same rows hold: metrics, and a confusion matrix if any."""
+    """Return what collections of the same rows hold: metrics, and a confusion matrix if any.
+
+    Raises :class:`DataError` for a matrix that is of other batches than the metrics.
+    """
     if matrix is None:
         return Kept(metrics.schema, metrics.states, where=where)
+    if matrix.updates != metrics.updates:
+        raise DataError(
+            f"{where}: the confusion matrix is of {matrix.updates} batches, the metrics of "
+            f"{metrics.updates}; remove its partial files, or choose other moments"
+        )
     (metric,) = dict(matrix.items()).values()
     (statistic,) = next(metric.passes(metrics.schema)).values()
     (state,) = matrix.states.values()

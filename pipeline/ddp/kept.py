@@ -20,9 +20,12 @@ from pipeline.content import from_tree, to_tree
 from pipeline.ddp.files import Moment, Partial, Run
 from pipeline.errors import CorruptError
 
-__all__ = ["MATRIX", "METRICS", "arrays_of", "declared", "definition", "merge", "merged"]
+__all__ = [
+    "MATRIX", "METRICS", "arrays_of", "declared", "definition", "merge", "merged", "part_of",
+]  # fmt: skip
 
 METRICS, MATRIX = "metrics", "matrix"
+Arrays = Mapping[str, np.ndarray[Any, Any]]
 
 
 def definition(choice: Choice) -> dict[str, Any]:
@@ -44,13 +47,17 @@ def declared(choice: Choice) -> dict[str, str]:
     return found
 
 
-def arrays_of(collections: Mapping[str, Collection]) -> dict[str, np.ndarray[Any, Any]]:
-    """Return the states of several collections by name, as arrays by key."""
+def arrays_of(states: Mapping[str, Arrays]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the states of several collections by name, each arrays by key, as one mapping."""
     return {
-        f"{name}:{key}": array
-        for name, collection in collections.items()
-        for key, array in collection.state_dict().items()
+        f"{name}:{key}": array for name, state in states.items() for key, array in state.items()
     }
+
+
+def part_of(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the states of one collection of those that :func:`arrays_of` put together."""
+    start = f"{name}:"
+    return {key[len(start) :]: x for key, x in arrays.items() if key.startswith(start)}
 
 
 def merged(partials: Sequence[Partial], name: str = METRICS) -> Collection | None:
@@ -97,8 +104,5 @@ def _collection(partial: Partial, name: str) -> Collection | None:
             f"rank {partial.rank}, attempt {partial.attempt} of {partial.run}: {partial.moment} "
             "was written by another version of featfold, whose numbers differ; merge with that one"
         )
-    start = f"{name}:"
-    made.load_state_dict(
-        {key[len(start) :]: x for key, x in partial.arrays.items() if key.startswith(start)}
-    )
+    made.load_state_dict(part_of(partial.arrays, name))
     return made
