@@ -26,7 +26,6 @@ from pipeline.statistics.sides import (
 )
 from pipeline.views import Every, IsOOD, View
 
-
 DISTINCT_NBYTES = 16
 
 

@@ -5,7 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.metrics import roc_auc_score
 
 from pipeline.__main__ import main
 
@@ -206,3 +208,37 @@ def test_masks_alone(bench, tmp_path):
     assert found["peer"] is None
     assert found["times_faster"] == {}
     assert "stored" not in found
+
+
+def test_ranks_stand_beside_a_sort_and_scores_that_do_not_fit(bench):
+    options = ["--peer-rows", 3000, "--exact-rows", 5000, "--bounded-rows", 4000, "--repeat", 2]
+    code, found, err = bench("ranks", *options)
+    assert code == 0
+    beside = found["beside"]
+    assert beside["auroc"]["ours"] == pytest.approx(beside["auroc"]["peer"], abs=1e-14)
+    assert {len(seconds) for seconds in beside["seconds"].values()} == {2}
+    assert beside["times_faster"] > 0
+    exact, *bounded = found["large"]
+    assert set(exact["numbers"]) == {"auroc", "aupr_in", "aupr_out", "fpr95"}
+    assert all(number["exact"] for number in exact["numbers"].values())
+    assert [one["kind"] for one in bounded] == ["energy", "msp", "rounded"]
+    assert all(one["rows"] == 4000 and one["passes"] >= 1 for one in bounded)
+    assert "energy, 5,000 rows" in err
+
+
+@pytest.mark.parametrize(("kind", "exact"), [("energy", True), ("msp", False), ("rounded", False)])
+def test_made_up_scores_are_ranked_in_several_passes(monkeypatch, kind, exact):
+    from pipeline.bench import ranks
+    from pipeline.bench.scores import halves
+
+    monkeypatch.setattr(ranks, "EXACT_BUDGET_NBYTES", 2**16)
+    monkeypatch.setattr(ranks, "BOUNDED_BUDGET_NBYTES", 2**14)
+    found = ranks.answer(kind, 50_000, exact)
+    negatives, positives = (ranks._all_of(split) for split in halves(kind, 50_000))
+    is_ood = np.repeat([0, 1], [len(negatives), len(positives)])
+    area = roc_auc_score(is_ood, np.concatenate((negatives, positives)))
+    number = found["numbers"]["auroc"]
+    assert number["lower"] - 1e-13 <= area <= number["upper"] + 1e-13
+    assert number["exact"] == exact
+    assert found["passes"] == (5 if exact else 2)
+    assert found["peak_nbytes"] >= found["before_nbytes"] > 0
