@@ -59,7 +59,8 @@ class ConfusionMatrix:
         return 8 * schema.classes**2
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
-        return 16 * schema.classes**2 + counting_nbytes(self.of, self.by, self.where, schema, rows)
+        width = schema.classes**2
+        return counting_nbytes(self.of, self.by, self.where, schema, rows, width)
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None

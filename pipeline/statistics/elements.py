@@ -13,6 +13,7 @@ import numpy as np
 
 from pipeline import arrays
 from pipeline.arrays import Array, OutsideClassError
+from pipeline.arrays.counting import CACHED_ELEMENTS, LARGEST_CODE
 from pipeline.chunk import Chunk, Schema
 from pipeline.errors import DataError
 from pipeline.statistics.base import kept
@@ -25,6 +26,8 @@ TABLES_NBYTES = 2**20
 """Tables that elements are counted in, beside those of the counts."""
 ELEMENT_NBYTES, TILE_NBYTES = 22, 3 * 2**20
 """Temporaries for each element that is counted, and of all elements of a tile."""
+WIDE_ELEMENT_NBYTES = 38
+"""The same where a pair of classes takes more than 16 bits."""
 
 
 def counted(
@@ -98,10 +101,14 @@ def elements_of(view: View, schema: Schema) -> int:
     return int(np.prod(view.shape(schema), dtype=np.int64))
 
 
-def counting_nbytes(of: View, by: View, where: View, schema: Schema, rows: int) -> int:
-    """Return what counting the elements of some rows holds beside its counts."""
-    tile = min(TILE_NBYTES, ELEMENT_NBYTES * rows * elements_of(by, schema))
-    return TABLES_NBYTES + tile + kept_nbytes(of, by, where, schema, rows)
+def counting_nbytes(of: View, by: View, where: View, schema: Schema, rows: int, width: int) -> int:
+    """Return what counting the elements of some rows in ``width`` counts holds, on the host."""
+    elements = rows * elements_of(by, schema)
+    if (schema.classes + 1) ** 2 > LARGEST_CODE:
+        tile = WIDE_ELEMENT_NBYTES * min(elements, max(CACHED_ELEMENTS, width))
+    else:
+        tile = min(TILE_NBYTES, ELEMENT_NBYTES * elements)
+    return 24 * width + TABLES_NBYTES + tile + kept_nbytes(of, by, where, schema, rows)
 
 
 def kept_nbytes(of: View, by: View, where: View, schema: Schema, rows: int) -> int:

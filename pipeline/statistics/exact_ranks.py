@@ -18,11 +18,11 @@ from pipeline.statistics.sides import (
     Sides,
     distinct,
     merged,
-    most_waiting_nbytes,
     nothing,
     pieces,
     settled,
     waiting_nbytes,
+    waits,
 )
 from pipeline.views import Every, IsOOD, View
 
@@ -81,9 +81,9 @@ class ExactRanks:
 
     def absorb(self, state: Run, chunk: Chunk) -> Run:
         pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
-        if pending.nbytes >= most_waiting_nbytes(DISTINCT_NBYTES * self.max_rows):
-            return Run(self._checked(settled(state.sides, pending)))
-        return Run(state.sides, pending)
+        if waits(pending, state.sides, DISTINCT_NBYTES * self.max_rows):
+            return Run(state.sides, pending)
+        return Run(self._checked(settled(state.sides, pending)))
 
     def close(self, state: Run) -> Run:
         return Run(self._checked(settled(*state)))
@@ -104,7 +104,7 @@ class ExactRanks:
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         each = int(np.prod(self.of.shape(schema), dtype=np.int64))
-        return 105 * (2 * self.max_rows + each * rows)
+        return 112 * self.max_rows + 6 * self.state_nbytes(schema) // 2 + 60 * each * rows
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None

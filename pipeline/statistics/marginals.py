@@ -78,7 +78,8 @@ class Marginals:
         return 24 * schema.classes
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
-        return 80 * schema.classes + counting_nbytes(self.of, self.by, self.where, schema, rows)
+        k = schema.classes
+        return 56 * k + counting_nbytes(self.of, self.by, self.where, schema, rows, width=k)
 
     def stripes(self, schema: Schema, n: int) -> None:
         return None

@@ -16,7 +16,6 @@ from pipeline.statistics.scored import both_sides, check_shapes
 from pipeline.statistics.sides import Pending, most_waiting_nbytes, waiting_nbytes
 from pipeline.views import Every, IsOOD, View
 
-
 BIN_NBYTES = 16
 
 

@@ -97,3 +97,20 @@ def test_margins_of_many_classes_need_as_much_memory_as_they_declare(classes: in
     assert used <= statistic.work_nbytes(data.schema, data.rows) + SLACK_NBYTES
     np.testing.assert_array_equal(state.truth, np.bincount(truth, minlength=classes))
     np.testing.assert_array_equal(state.predicted, np.bincount(predicted, minlength=classes))
+
+
+@pytest.mark.parametrize("classes", [255, 256, 1000, 2000])
+@pytest.mark.parametrize("rows", [10, 300_000, 2_500_000])
+@pytest.mark.parametrize(("dtype", "ignore"), [("u2", ()), ("i8", (3,))])
+def test_matrices_of_many_classes_need_as_much_memory_as_they_declare(
+    classes: int, rows: int, dtype: str, ignore: tuple[int, ...]
+) -> None:
+    truth, predicted = np.random.default_rng(0).integers(0, classes, (2, rows)).astype(dtype)
+    data = pairs(truth, predicted, classes)
+    statistic = ConfusionMatrix(Stored("predicted"), Truth(), Every(), ignore)
+    (chunk,) = next(drive.chunks(data.cut(), statistic.fields))
+    statistic.where(chunk)
+    state, used = peak(statistic.absorb, statistic.empty(data.schema), chunk)
+    declared = statistic.work_nbytes(data.schema, data.rows)
+    assert used <= declared + SLACK_NBYTES
+    assert state.sum() == rows - np.isin(truth, ignore).sum()

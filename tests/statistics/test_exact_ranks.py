@@ -12,8 +12,8 @@ from hypothesis.extra import numpy as npst
 from pipeline.errors import ConfigError, DataError
 from pipeline.statistics import ExactRanks, Ranks
 from pipeline.testing import Data, StatisticLaws, assert_same, drive, partitions, recipes
-from pipeline.testing.strategies import LAW
 from pipeline.testing.memory_laws import SLACK_NBYTES, peak
+from pipeline.testing.strategies import LAW
 from pipeline.views import Logits, Stored, Valid
 
 SCORES = Stored("scores")
