@@ -15,16 +15,22 @@ from pipeline.errors import ConfigError
 
 __all__ = ["Share", "share_of"]
 
-IN_TURN = (
-    "torch.utils.data.distributed.DistributedSampler",
+WRAPPERS = (
     "lightning.fabric.utilities.distributed.DistributedSamplerWrapper",
     "lightning_fabric.utilities.distributed.DistributedSamplerWrapper",
-    "lightning.pytorch.overrides.distributed.UnrepeatedDistributedSampler",
     "lightning.pytorch.overrides.distributed.UnrepeatedDistributedSamplerWrapper",
-    "pytorch_lightning.overrides.distributed.UnrepeatedDistributedSampler",
     "pytorch_lightning.overrides.distributed.UnrepeatedDistributedSamplerWrapper",
 )
+"""Samplers of positions in the order of another sampler, which each rank draws for itself."""
+IN_TURN = (
+    "torch.utils.data.distributed.DistributedSampler",
+    "lightning.pytorch.overrides.distributed.UnrepeatedDistributedSampler",
+    "pytorch_lightning.overrides.distributed.UnrepeatedDistributedSampler",
+    *WRAPPERS,
+)
 """Samplers that give rank r the positions r, r + W ... of one order, repeated at its end."""
+ALIKE = ("torch.utils.data.sampler.SequentialSampler",)
+"""Samplers whose order is the same on all ranks, each sample once."""
 IN_ORDER = ("torch.utils.data.sampler.BatchSampler",)
 """Samplers of batches that take what the sampler gives in order."""
 STREAM = "_InfiniteConstantSampler"
@@ -86,6 +92,8 @@ def share_of(loader: Any, rank: int, world_size: int) -> Share | None:
         raise _unknown(loader.dataset, "iterable dataset")
     if not _is(sampler, IN_TURN):
         raise _unknown(sampler, "sampler")
+    if _is(sampler, WRAPPERS) and not _is(sampler.dataset._sampler, ALIKE):
+        raise _unknown(sampler.dataset._sampler, "sampler", f", wrapped in {_name(sampler)},")
     if getattr(loader, "num_workers", 0) and not getattr(loader, "in_order", True):
         raise _unknown(loader, "loader, with in_order=False,")
     if (sampler.num_replicas, sampler.rank) != (world_size, rank):
@@ -128,9 +136,12 @@ def _is(sampler: Any, known: tuple[str, ...]) -> bool:
     return False
 
 
-def _unknown(found: Any, what: str) -> ConfigError:
-    cls = type(found)
+def _unknown(found: Any, what: str, within: str = "") -> ConfigError:
     return ConfigError(
-        f"the {what} {cls.__module__}.{cls.__qualname__} may give a sample to several ranks, and "
-        f"which rows repeat others is not known; {REMEDY}"
+        f"the {what} {type(found).__module__}.{_name(found)}{within} may give a sample to several "
+        f"ranks, and which rows repeat others is not known; {REMEDY}"
     )
+
+
+def _name(one: Any) -> str:
+    return type(one).__qualname__

@@ -11,6 +11,9 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
 )
 
 from pipeline.ddp.sampler import share_of
@@ -109,11 +112,40 @@ def test_samplers_that_lightning_puts_in_are_known(module):
     wrapper = pytest.importorskip(f"{module}.utilities.distributed").DistributedSamplerWrapper
     data, kept = Numbers(5), []
     for rank in range(4):
-        sampler = wrapper(list(range(5)), num_replicas=4, rank=rank, shuffle=False)
+        sampler = wrapper(SequentialSampler(data), num_replicas=4, rank=rank, shuffle=False)
         each = DataLoader(data, sampler=sampler, batch_size=1)
         share = share_of(each, rank, 4)
         kept += [x for n, b in enumerate(each) for x in b.tolist()[: share.counted_rows(n)]]
     assert sorted(kept) == list(range(5))
+
+
+WRAPPERS = (
+    "lightning.fabric.utilities.distributed.DistributedSamplerWrapper",
+    "lightning_fabric.utilities.distributed.DistributedSamplerWrapper",
+    "lightning.pytorch.overrides.distributed.UnrepeatedDistributedSamplerWrapper",
+    "pytorch_lightning.overrides.distributed.UnrepeatedDistributedSamplerWrapper",
+)
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+@pytest.mark.parametrize(
+    "inner",
+    [
+        RandomSampler(Numbers(5)),
+        SubsetRandomSampler(range(5)),
+        WeightedRandomSampler([0.1] * 5, 5),
+        [0, 0, 1, 2, 3],
+    ],
+    ids=lambda inner: type(inner).__name__,
+)
+def test_a_wrapper_of_an_order_that_may_differ_between_ranks_is_named(name, inner):
+    """Each rank draws for itself: what one has at its positions another may have at its own."""
+    module, _, cls = name.rpartition(".")
+    wrapper = getattr(pytest.importorskip(module), cls)
+    options = {} if "Unrepeated" in cls else {"shuffle": False}
+    sampler = wrapper(inner, num_replicas=2, rank=0, **options)
+    with pytest.raises(ConfigError, match=rf"{type(inner).__name__}, wrapped in {cls}"):
+        share_of(DataLoader(Numbers(5), sampler=sampler), 0, 2)
 
 
 @pytest.mark.parametrize("module", ["lightning.pytorch", "pytorch_lightning"])
