@@ -20,11 +20,11 @@ from pipeline.statistics.sides import (
     Pending,
     Sides,
     merged,
-    most_waiting_nbytes,
     nothing,
     pieces,
     settled,
     waiting_nbytes,
+    waits,
 )
 from pipeline.statistics.value_counts import BEYOND, LEAST, values_of
 from pipeline.views import Every, IsOOD, View
@@ -83,7 +83,7 @@ class Held(NamedTuple):
 class BoundedRanks:
     """Scores of negatives and positives in order, in at most ``budget_nbytes``.
 
-    While a block is open, up to 8 MiB more wait to be sorted, and no more than the budget again.
+    While a block is open, up to half as much more waits to be sorted, or 8 MiB where they fit.
     Exact while they fit: 4 bytes for each row of float32 scores, 8 for float64, and never more
     than 16 for each distinct score of a class. Where they do not, their keys lose as many last
     bits as leave few enough bins. That depends on the scores alone, so states merge exactly,
@@ -130,9 +130,8 @@ class BoundedRanks:
         if self.transient:
             found = self._within(found[0]), self._within(found[1])
         pending = state.pending.plus(*found)
-        if pending.nbytes >= most_waiting_nbytes(self.budget_nbytes):
-            return self._settled(state._replace(pending=pending))
-        return state._replace(pending=pending)
+        state = state._replace(pending=pending)
+        return state if waits(pending, state.sides, self.budget_nbytes) else self._settled(state)
 
     def close(self, state: Held) -> Held:
         return self._settled(state)

@@ -16,7 +16,7 @@ from pipeline.arrays import Array
 
 COUNT_NBYTES = 8
 PENDING_NBYTES = 8 * 2**20
-"""Scores that wait to be sorted at most: few merges, of long runs."""
+"""Scores that wait to be sorted, at least, where so many fit: few merges, of long runs."""
 ARRAY_NBYTES = 128
 """An array beside its numbers: of small chunks it takes more than they do."""
 PIECE_ROWS = 2**15
@@ -58,7 +58,9 @@ class Pending(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of all of them."""
         waiting = (*self.negatives, *self.positives)
-        return arrays.nbytes(waiting) + ARRAY_NBYTES * len(waiting)
+        scores = sum(int(x.shape[0]) for x in waiting)
+        width = arrays.itemsize(waiting[0].dtype) if waiting else 0
+        return width * scores + ARRAY_NBYTES * len(waiting)
 
     def plus(self, negatives: Array, positives: Array) -> Pending:
         """Return these and the scores of another chunk."""
@@ -66,11 +68,17 @@ class Pending(NamedTuple):
 
 
 def most_waiting_nbytes(settled_nbytes: int) -> int:
-    """Return the bytes of scores that may wait, beside what they are settled into.
+    """Return the bytes of scores that may wait, beside so many that are settled.
 
-    As many as that takes: a merge costs what it reads of both.
+    Half as many: merges then cost a few times what the settled ones do in the end.
     """
-    return min(PENDING_NBYTES, settled_nbytes)
+    return max(min(PENDING_NBYTES, settled_nbytes), settled_nbytes // 2)
+
+
+def waits(pending: Pending, sides: Sides, budget_nbytes: int) -> bool:
+    """Return whether scores may wait on, where all may take so many bytes once they are settled."""
+    enough = max(PENDING_NBYTES, arrays.nbytes(sides) // 2)
+    return pending.nbytes < min(enough, most_waiting_nbytes(budget_nbytes))
 
 
 def waiting_nbytes(settled_nbytes: int, scores: int) -> int:
