@@ -11,6 +11,7 @@ from typing import Any
 _HOMES = {
     "Collection": "pipeline.ddp.collection",
     "Moment": "pipeline.ddp.files",
+    "Origin": "pipeline.ddp.files",
     "Panels": "pipeline.ddp.panels",
     "Run": "pipeline.ddp.files",
     "after": "pipeline.ddp.history",
@@ -18,7 +19,9 @@ _HOMES = {
     "loggable": "pipeline.ddp.numbers",
     "merge": "pipeline.ddp.kept",
 }
-__all__ = ["Collection", "Moment", "Panels", "Run", "after", "callback", "loggable", "merge"]
+__all__ = [
+    "Collection", "Moment", "Origin", "Panels", "Run", "after", "callback", "loggable", "merge",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.ddp.collection import Collection
-from pipeline.ddp.files import Moment, Run
+from pipeline.ddp.files import Moment, Origin, Run
 from pipeline.ddp.kept import MATRIX, METRICS, merged
+from pipeline.ddp.trainer import batches_trained
 from pipeline.errors import FeatfoldError
 
 __all__ = ["opened", "restored"]
 
 FOLDER = "featfold"
-_RUNS: weakref.WeakKeyDictionary[Any, Run] = weakref.WeakKeyDictionary()
-"""The run of each trainer, whose callbacks a module may make anew for every fit and test."""
+_RUNS: weakref.WeakKeyDictionary[Any, tuple[Run, int]] = weakref.WeakKeyDictionary()
+"""Run and latest attempt of trainers, whose callbacks a module may make anew for fit and test."""
 
 Loaded = Mapping[str, Any] | None
 
@@ -35,14 +36,27 @@ def opened(
     if trainer.is_global_zero:
         try:
             run = Run(_path(trainer, directory, name, loaded or {}).absolute())
-            found = (str(run.path), run.open_attempt(), "")
+            trains = trainer.state.fn == "fit"
+            number = run.open_attempt(_origin(trainer, run, loaded or {}), trains=trains)
+            found = (str(run.path), number, "")
         except (FeatfoldError, OSError) as error:  # the others wait to be told
             found = ("", 0, str(error))
     path, attempt, trouble = trainer.strategy.broadcast(found)
     if trouble:
         raise FeatfoldError(f"no attempt of a run could begin: {trouble}")
-    _RUNS[trainer] = Run(path)
-    return _RUNS[trainer], attempt
+    _RUNS[trainer] = Run(path), attempt
+    return _RUNS[trainer]
+
+
+def _origin(trainer: Any, run: Run, loaded: Mapping[str, Any]) -> Origin | None:
+    """Return where in a run the weights of a trainer come from, if it is known to be of the run."""
+    if loaded:
+        here = loaded["run"] == run.id and loaded["attempt"] in run.attempts()
+        return Origin(loaded["attempt"], loaded["batch"]) if here else None
+    earlier, attempt = _RUNS.get(trainer, (None, 0))
+    if earlier is None or earlier.path != run.path:
+        return None
+    return Origin(attempt, batches_trained(trainer))
 
 
 def _path(
@@ -50,7 +64,7 @@ def _path(
 ) -> Path:
     earlier = _RUNS.get(trainer)
     root = directory or loaded.get("directory") or Path(trainer.default_root_dir) / FOLDER
-    own = name or loaded.get("run") or (earlier.id if earlier else _new_name())
+    own = name or loaded.get("run") or (earlier[0].id if earlier else _new_name())
     return Path(root) / own
 
 

@@ -21,13 +21,17 @@ import numpy as np
 from pipeline import files
 from pipeline.errors import ConfigError, CorruptError, DataError, IncompleteError, MissingInputError
 
-__all__ = ["RUNNING", "Moment", "Partial", "Run", "complete", "differing", "each_moment"]
+__all__ = [
+    "RUNNING", "Beginning", "Moment", "Origin", "Partial", "Run", "complete", "differing",
+    "each_moment",
+]  # fmt: skip
 
 FORMAT = 1
 HEADER = "featfold"
 POLL_SECONDS = 0.05
 RUNNING = "running"
 """Phase of the partials that go with a checkpoint: training metrics up to it."""
+BEGINNING = "begin.json"
 _NAME = re.compile(r"[\w.-]+")
 _MOMENT = re.compile(r"step-(\d+)-batch-(\d+)")
 Tensors = Mapping[str, np.ndarray[Any, Any]]
@@ -56,6 +60,22 @@ class Moment(NamedTuple):
     def __str__(self) -> str:
         check = " (sanity check)" if self.sanity else ""
         return f"{self.phase} at step {self.step}, batch {self.batch}{check}, of {self.collection}"
+
+
+class Origin(NamedTuple):
+    """The weights that an attempt began with: those of another attempt, after some batch."""
+
+    attempt: int
+    batch: int
+
+
+class Beginning(NamedTuple):
+    """How an attempt began."""
+
+    origin: Origin | None
+    """None for weights that no attempt of the run has trained."""
+    trains: bool
+    """Whether it is a training, or the validation or test of weights as they are."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +117,12 @@ class Run:
                 f"run: {self.id!r} cannot name a folder; use letters, digits, '.', '_' and '-'"
             )
 
-    def open_attempt(self) -> int:
-        """Begin an attempt, on one process only: return its number, which is nobody else's."""
+    def open_attempt(self, origin: Origin | None = None, *, trains: bool = True) -> int:
+        """Begin an attempt, on one process only: return its number, which is nobody else's.
+
+        ``origin`` says which attempt it goes on from, and where. An attempt without one is a
+        training anew, whose curve has nothing of the attempts before.
+        """
         with files.told("a folder", self.path, 0, "name another directory"):
             self.path.mkdir(parents=True, exist_ok=True)
             number = max(self.attempts(), default=0) + 1
@@ -109,7 +133,25 @@ class Run:
                 except FileExistsError:
                     number += 1
                 else:
-                    return number
+                    break
+        content = json.dumps({"origin": origin and origin._asdict(), "trains": trains}).encode()
+        files.write_whole(
+            self._attempt(number) / BEGINNING, lambda file: file.write(content), len(content),
+            "name another directory",
+        )  # fmt: skip
+        return number
+
+    def beginning(self, attempt: int) -> Beginning:
+        """Return how an attempt began; one that did not come to say so is a training anew."""
+        path = self._attempt(attempt) / BEGINNING
+        try:
+            found = json.loads(path.read_text())
+        except FileNotFoundError:
+            return Beginning(None, True)
+        except (OSError, ValueError) as error:
+            raise CorruptError(f"{path} cannot be read ({error}); remove the attempt") from None
+        origin = found["origin"]
+        return Beginning(None if origin is None else Origin(**origin), found["trains"])
 
     def attempts(self) -> list[int]:
         """Return the numbers of the attempts, in order."""
@@ -155,11 +197,14 @@ class Run:
         return [self._read(path, moment, attempt) for path in paths]
 
     def gathered(
-        self, moment: Moment, attempt: int | None = None, wait_seconds: float = 0.0
+        self,
+        moment: Moment,
+        attempt: int | Sequence[int] | None = None,
+        wait_seconds: float = 0.0,
     ) -> list[Partial]:
         """Return one partial of every rank at a moment, of one attempt.
 
-        It is the latest attempt that is complete, or the one that is named. Ranks that have not
+        It is the latest attempt that is complete, of those that are named. Ranks that have not
         written yet are waited for. Raises :class:`MissingInputError` where there is nothing,
         :class:`IncompleteError` naming missing ranks, :class:`DataError` naming ranks that are
         there twice or declare other metrics.
@@ -179,8 +224,9 @@ class Run:
         found = dict.fromkeys(str(m) for number in numbers for m in self.moments(number))
         return "; ".join(found) or "none at all: is this the folder of a run?"
 
-    def _complete(self, moment: Moment, attempt: int | None) -> list[Partial]:
-        wanted = [attempt] if attempt is not None else reversed(self.attempts())
+    def _complete(self, moment: Moment, attempt: int | Sequence[int] | None) -> list[Partial]:
+        numbers = self.attempts() if attempt is None else attempt
+        wanted = [numbers] if isinstance(numbers, int) else sorted(numbers, reverse=True)
         failed: IncompleteError | None = None
         for number in wanted:
             partials = self.partials(moment, number)
@@ -192,9 +238,8 @@ class Run:
         if failed:
             raise failed
         of = f", attempt {attempt}," if attempt is not None else ""
-        raise MissingInputError(
-            f"{self.path}{of} holds no partial of {moment}; it has {self.listed(attempt)}"
-        )
+        there = self.listed(attempt if isinstance(attempt, int) else None)
+        raise MissingInputError(f"{self.path}{of} holds no partial of {moment}; it has {there}")
 
     def _read(self, path: Path, moment: Moment, attempt: int) -> Partial:
         from safetensors import SafetensorError, safe_open

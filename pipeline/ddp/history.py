@@ -19,6 +19,7 @@ from pipeline.content import replaced
 from pipeline.ddp.derive import kept
 from pipeline.ddp.files import RUNNING, Moment, Partial, Run, each_moment
 from pipeline.ddp.kept import MATRIX, merged
+from pipeline.ddp.lineage import lineage
 from pipeline.errors import ConfigError, IncompleteError, MissingInputError
 
 __all__ = ["Epoch", "after"]
@@ -57,9 +58,12 @@ def after(
     ``average`` and ``ignore`` are options of metrics given by name; ``merge_classes`` maps new
     names to the classes, by number or name, that become one: ``ignore`` then speaks of classes
     after the merge, and labels that were outside of the classes stay ignored. ``phase``,
-    ``collection`` and ``attempt`` choose moments; by default each moment is of the latest attempt
-    that is complete, and those that no attempt completed are left out with a warning. ``sanity``
-    takes in checks before training.
+    ``collection`` and ``attempt`` choose moments, ``sanity`` takes in checks before training.
+
+    By default the moments are those of the latest training and of what it goes on from, up to the
+    checkpoint it went on with, with evaluations of these weights; each is of the latest attempt
+    that is complete. What a resumption did over is left out; moments that no attempt completed,
+    and attempts of which nothing counts, are left out with a warning.
 
     Raises :class:`ConfigError` for what does not follow from what was kept, and
     :class:`MissingInputError` where the run has no such moment.
@@ -67,7 +71,8 @@ def after(
     run = run if isinstance(run, Run) else Run(run)
     ignored = [ignore] if isinstance(ignore, int | str) else list(ignore)
     asked = _Asked(metrics, average, ignored, merge_classes or {})
-    found = []
+    counts = lineage(run)
+    found, others, taken = [], set[int](), set[int]()
     for moment, attempts in each_moment(run):
         wanted = (
             moment.phase != RUNNING
@@ -78,12 +83,23 @@ def after(
         )
         if not wanted:
             continue
+        chosen = counts.counted(moment, attempts) if attempt is None else [attempt]
+        others |= set(attempts)
+        taken |= set(chosen)
+        if not chosen:
+            continue
         try:
-            partials = run.gathered(moment, attempt)
+            partials = run.gathered(moment, chosen)
         except IncompleteError as error:
             warnings.warn(f"left out: {error}", stacklevel=2)
             continue
         found.append(_epoch(partials, asked))
+    if attempt is None and (left := sorted(others - taken)):
+        warnings.warn(
+            f"left out: attempts {left} of {run.path}, of weights that are not of the latest "
+            "training, nor of what it goes on from; name one with attempt=",
+            stacklevel=2,
+        )
     if not found:
         raise MissingInputError(
             f"{run.path} holds no complete moment of phase {phase or 'any'}, collection "

@@ -15,7 +15,7 @@ from sklearn.metrics import (
 )
 
 import pipeline as ff
-from pipeline.ddp import Collection, Moment, Run, after
+from pipeline.ddp import Collection, Moment, Origin, Run, after
 from pipeline.errors import ConfigError, MissingInputError
 
 CLASSES = ("road", "car", "bus", "person", "rider", "sky")
@@ -151,13 +151,70 @@ def test_moments_can_be_chosen(run):
 
 
 def test_the_latest_complete_attempt_counts_and_an_incomplete_moment_is_left_out(run):
-    second = run.open_attempt()
+    second = run.open_attempt(Origin(1, 10))
     write(run, second, Moment("val", 10, 20), 0, (30,), size=1)
     write(run, second, Moment("val", 15, 30), 0, (31,), size=2)
     with pytest.warns(UserWarning, match=r"left out.*batch 30.*ranks \[1\]"):
         epochs = after(run)
     assert [(e.moment.batch, e.attempt) for e in epochs] == [(10, 1), (20, 2)]
     assert [e.attempt for e in after(run, attempt=1)] == [1, 1]
+
+
+def curve(run, **options) -> list[tuple[int, int]]:
+    return [(epoch.moment.step, epoch.attempt) for epoch in after(run, **options)]
+
+
+@pytest.fixture
+def resumed(tmp_path):
+    """An attempt with steps 10, 20, 30, and one that goes on from step 10 with 15 and 20."""
+    run = Run(tmp_path / "resumed")
+    first = run.open_attempt()
+    for step in (10, 20, 30):
+        write(run, first, Moment("val", step, step), 0, (step,), size=1)
+    second = run.open_attempt(Origin(first, 10))
+    for step in (15, 20):
+        write(run, second, Moment("val", step, step), 0, (step,), size=1)
+    return run
+
+
+def test_moments_that_were_rolled_back_are_of_no_curve(resumed):
+    assert curve(resumed) == [(10, 1), (15, 2), (20, 2)]
+    assert curve(resumed, attempt=1) == [(10, 1), (20, 1), (30, 1)]
+    third = resumed.open_attempt(Origin(2, 15))
+    assert curve(resumed) == [(10, 1), (15, 2), (20, 2)]  # it has kept nothing so far
+    write(resumed, third, Moment("val", 18, 18), 0, (1,), size=1)
+    assert curve(resumed) == [(10, 1), (15, 2), (18, 3)]
+    fourth = resumed.open_attempt(Origin(1, 30))
+    write(resumed, fourth, Moment("val", 40, 40), 0, (1,), size=1)
+    with pytest.warns(UserWarning, match=r"attempts \[2, 3\].*attempt="):
+        assert curve(resumed) == [(10, 1), (20, 1), (30, 1), (40, 4)]
+
+
+def test_training_anew_under_a_name_that_was_used_is_a_curve_of_its_own(resumed):
+    third = resumed.open_attempt()
+    write(resumed, third, Moment("val", 0, 0, sanity=True), 0, (1,), size=1)
+    assert curve(resumed) == [(10, 1), (15, 2), (20, 2)]
+    write(resumed, third, Moment("val", 12, 12), 0, (1,), size=1)
+    with pytest.warns(UserWarning, match=r"left out: attempts \[1, 2\]"):
+        assert curve(resumed) == [(12, 3)]
+
+
+def test_evaluations_count_where_their_weights_do(resumed):
+    for origin, step in ((Origin(1, 30), 30), (Origin(2, 20), 20), (None, 0), (Origin(1, 10), 10)):
+        number = resumed.open_attempt(origin, trains=False)
+        write(resumed, number, Moment("test", step, step), 0, (1,), size=1)
+    with pytest.warns(UserWarning, match=r"left out: attempts \[3\] "):
+        assert curve(resumed, phase="test") == [(0, 5), (10, 6), (20, 4)]
+    alone = resumed.open_attempt(Origin(4, 20), trains=False)
+    write(resumed, alone, Moment("test", 20, 20, collection="more"), 0, (1,), size=1)
+    assert curve(resumed, phase="test", collection="more") == [(20, alone)]
+
+
+def test_evaluations_alone_need_no_training(tmp_path):
+    run = Run(tmp_path / "tested")
+    for origin in (None, Origin(7, 3)):  # of another folder
+        write(run, run.open_attempt(origin, trains=False), Moment("test", 3, 3), 0, (1,), size=1)
+    assert curve(run) == [(3, 2)]
 
 
 def test_what_does_not_follow_is_named(run, tmp_path):

@@ -30,6 +30,7 @@ def fit(folder: Path, resume: Path | None = None) -> tuple[object, list[str]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         trainer.fit(module(lightning), loader(1), loader(2), ckpt_path=resume)
+    own.trainer = trainer
     return own, [str(one.message) for one in caught]
 
 
@@ -58,6 +59,25 @@ def test_training_metrics_go_on_where_the_checkpoint_was(first, tmp_path):
     assert (epoch.attempt, epoch.rows) == (2, 9)
     assert float(epoch.numbers["train/iou_mean"]) == pytest.approx(expected, abs=1e-15)
     assert not [one for one in said if "count from here on" in one]
+
+
+def test_an_attempt_says_where_it_began(first, tmp_path):
+    own, _ = fit(tmp_path, tmp_path / "saved" / "epoch=0-step=2.ckpt")
+    run = own.run
+    assert run.beginning(1) == (None, True)
+    assert run.beginning(2) == (ff.ddp.Origin(1, 2), True)
+    assert own.trainer.current_epoch == 1
+    own.trainer.test(module(lightning), loader(3), verbose=False)
+    own.trainer.test(
+        module(lightning), loader(3), verbose=False,
+        ckpt_path=tmp_path / "saved" / "epoch=0-step=1.ckpt",
+    )  # fmt: skip
+    steps = own.trainer.fit_loop.epoch_loop.batch_progress.total.ready
+    assert run.beginning(3) == (ff.ddp.Origin(2, steps), False)
+    assert run.beginning(4) == (ff.ddp.Origin(1, 1), False)
+    other, _ = fit(tmp_path / "elsewhere", tmp_path / "saved" / "epoch=0-step=2.ckpt")
+    assert other.run.path != run.path
+    assert other.run.beginning(1) == (None, True)
 
 
 def test_partials_that_are_gone_are_said_and_training_goes_on(first, tmp_path):
