@@ -14,7 +14,6 @@ from pipeline.arrays import Array
 from pipeline.chunk import ArraySpec, Chunk, Schema
 from pipeline.errors import DataError
 
-TASKS = ("multiclass", "binary", "multilabel")
 SCORES = "scores"
 """Array that metrics of ranks read: scores of elements, one a row."""
 

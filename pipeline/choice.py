@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeline import metrics
-from pipeline.batches import TASKS
+from pipeline import metrics, tasks
 from pipeline.content import digest, replaced
 from pipeline.errors import ConfigError
 from pipeline.procedure import Metric
@@ -109,8 +108,7 @@ def choice(
 
 def check_task(task: str, classes: int) -> None:
     """Raise :class:`ConfigError` for a task that is unknown or does not go with ``classes``."""
-    if task not in TASKS:
-        raise ConfigError(f"task: {task!r} is unknown; choose {', '.join(TASKS)}")
+    tasks.check_task(task)
     if classes < (1 if task == "multilabel" else 2):
         raise ConfigError(f"classes: {classes}; {task} metrics need 2 or more")
     if task == "binary" and classes != 2:

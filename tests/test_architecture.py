@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors",),
     ("files", "locks", "machine", "spawning", "stopping"),
-    ("arrays", "calibration"),
+    ("arrays", "calibration", "tasks"),
     ("content",),
     ("chunk",),
     ("partials",),

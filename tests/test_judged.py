@@ -10,12 +10,15 @@ import pytest
 
 from pipeline import arrays
 from pipeline.chunk import Chunk
+from pipeline.content import to_tree
 from pipeline.errors import ConfigError, DataError
+from pipeline.statistics import ImageOverlaps
 from pipeline.testing import Data
 from pipeline.testing.drive import PLACES
-from pipeline.views import Every
+from pipeline.views import AmongTop, ArgMax, AtLeast, Every
 from pipeline.views.class_probabilities import ClassProbabilities, IsClass
-from pipeline.views.judged import QUANTITIES, Counted, Judged, Judgements
+from pipeline.views.judged import Counted, Judged, Judgements
+from pipeline.views.quantities import QUANTITIES
 
 
 def chunk_of(labels: Any, scores: Any, classes: int, library: str = "numpy") -> Chunk:
@@ -239,3 +242,18 @@ def test_probabilities_of_classes(library: str) -> None:
     p = 1 / (1 + np.exp(-f))
     np.testing.assert_allclose(arrays.to_host(ClassProbabilities(of)(chunk)), p, 1e-13)
     np.testing.assert_array_equal(arrays.to_host(IsClass(of)(chunk)), labels == 1)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        Judgements(),
+        ClassProbabilities(Judgements()),
+        ArgMax(),
+        AtLeast(0.5),
+        AmongTop(2),
+        ImageOverlaps(ArgMax()),
+    ],
+)
+def test_formulas_have_a_version_that_what_was_kept_of_them_must_share(view: Any) -> None:
+    assert to_tree(view)["version"] == 1

@@ -17,11 +17,11 @@ from pipeline.content import value
 from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.procedure import Passes
 from pipeline.statistics import LabelMarginals, Marginals, WeightedMarginals
+from pipeline.tasks import check_task, ignored
 from pipeline.views import AmongTop, ArgMax, AtLeast, Every, Labelled, Stored, Truth, View
 
-__all__ = ["TASKS", "Counting", "Inputs"]
+__all__ = ["Counting", "Inputs"]
 
-TASKS = ("multiclass", "binary", "multilabel")
 PREDICTIONS, SCORES = "predictions", "logits"
 """Arrays of predicted classes, and of scores that they are taken from where there are none."""
 
@@ -71,8 +71,7 @@ class Counting(ABC):
     where: View | None = None
 
     def __post_init__(self) -> None:
-        if self.task not in TASKS:
-            raise ConfigError(f"task: {self.task!r} is unknown; choose {', '.join(TASKS)}")
+        check_task(self.task)
         if not math.isfinite(self.threshold):
             raise ConfigError(f"threshold: {self.threshold}; expected a number such as 0.5")
         if self.top_k < 1:
@@ -81,7 +80,7 @@ class Counting(ABC):
             raise ConfigError(f"top_k: {self.top_k}; expected 1 for a {self.task} task")
         if self.top_k > 1 and self.of is not None:
             raise ConfigError("top_k: it chooses among stored logits; leave out of")
-        object.__setattr__(self, "ignore", _ignored(self.ignore))
+        object.__setattr__(self, "ignore", ignored(self.ignore))
 
     @property
     def ignored(self) -> tuple[int, ...]:
@@ -142,10 +141,3 @@ class Counting(ABC):
         if self.task != "multiclass":
             return AtLeast(self.threshold, SCORES)
         return ArgMax(SCORES) if self.top_k == 1 else AmongTop(self.top_k, SCORES)
-
-
-def _ignored(given: Any) -> tuple[int, ...]:
-    classes = given if isinstance(given, tuple) else (given,)
-    if not all(isinstance(c, int) and not isinstance(c, bool) for c in classes):
-        raise ConfigError(f"ignore: {given!r}; expected a class such as 255, or several: (0, 255)")
-    return tuple(sorted(set(classes)))

@@ -13,8 +13,10 @@ from pipeline.content import value
 from pipeline.errors import ConfigError, MissingInputError
 from pipeline.procedure import Passes
 from pipeline.statistics.exact_sums import ExactSums
+from pipeline.tasks import check_task, ignored
 from pipeline.views import Every, Labelled, View
-from pipeline.views.judged import KINDS, TASKS, Counted, Judged, Judgements
+from pipeline.views.judged import Counted, Judged, Judgements
+from pipeline.views.quantities import KINDS
 
 __all__ = ["NO_ELEMENTS", "Judging", "Sided", "check_classes", "check_side"]
 
@@ -40,15 +42,10 @@ class Judging(ABC):
     where: View | None = None
 
     def __post_init__(self) -> None:
-        for option, given, known in (("task", self.task, TASKS), ("kind", self.kind, KINDS)):
-            if given not in known:
-                raise ConfigError(f"{option}: {given!r} is unknown; choose {', '.join(known)}")
-        ignored = self.ignore if isinstance(self.ignore, tuple) else (self.ignore,)
-        if not all(isinstance(c, int) and not isinstance(c, bool) for c in ignored):
-            raise ConfigError(
-                f"ignore: {self.ignore!r}; expected a label such as 255, or several: (0, 255)"
-            )
-        object.__setattr__(self, "ignore", tuple(sorted(set(ignored))))
+        check_task(self.task)
+        if self.kind not in KINDS:
+            raise ConfigError(f"kind: {self.kind!r} is unknown; choose {', '.join(KINDS)}")
+        object.__setattr__(self, "ignore", ignored(self.ignore))
 
     @abstractmethod
     def passes(self, schema: Schema) -> Passes[Any]:

@@ -17,6 +17,7 @@ from pipeline.metrics.tallies import Tally, Totals
 from pipeline.procedure import MetricResult, Passes
 from pipeline.statistics import BoundedRanks
 from pipeline.statistics.bounded_ranks import BUDGET_NBYTES
+from pipeline.tasks import check_task, ignored
 from pipeline.views import Every, IsOOD, Labelled, Logits, LogSoftmax, Positive, Stored, View
 from pipeline.views.judged import Counted
 
@@ -62,8 +63,7 @@ class OfScores(ABC):
     fixed: bool = False
 
     def __post_init__(self) -> None:
-        if self.task not in self.tasks:
-            raise ConfigError(f"task: {self.task!r} is unknown; choose {', '.join(self.tasks)}")
+        check_task(self.task, self.tasks)
         check_positive(self.positive)
         if self.task != OOD and self.positive != "ood":
             raise ConfigError(f"positive: label 1 is positive in a {self.task} task; leave it out")
@@ -76,7 +76,7 @@ class OfScores(ABC):
             raise ConfigError(f"is_ood: a {self.task} task is told its classes by labels")
         if self.softmax and (self.task != MULTICLASS or self.of is not None):
             raise ConfigError("softmax: it is of the stored logits of a multiclass task")
-        object.__setattr__(self, "ignore", _ignored(self.ignore))
+        object.__setattr__(self, "ignore", ignored(self.ignore))
         BoundedRanks(Stored(SCORES), budget_nbytes=self.budget)
 
     @property
@@ -104,7 +104,7 @@ class OfScores(ABC):
     @property
     def ignored(self) -> tuple[int, ...]:
         """Labels that do not count, in ascending order."""
-        return _ignored(self.ignore)
+        return ignored(self.ignore)
 
     @final
     def totals(self, negatives: int, positives: int) -> Totals:
@@ -194,11 +194,3 @@ class Numbers(OfScores):
         several = self.task == MULTILABEL
         left_out = () if several else self.ignored
         return (yield from one_vs_rest(self, source, self.averages, several, schema, left_out))
-
-
-def _ignored(given: Any) -> tuple[int, ...]:
-    """Return labels that do not count, in ascending order."""
-    labels = given if isinstance(given, tuple) else (given,)
-    if not all(isinstance(c, int) and not isinstance(c, bool) for c in labels):
-        raise ConfigError(f"ignore: {given!r}; expected a label such as 255, or several: (0, 255)")
-    return tuple(sorted(set(labels)))

@@ -6,6 +6,8 @@ chunk.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from pipeline import arrays
@@ -37,6 +39,7 @@ class ImageOverlaps:
     by: View = Truth()
     where: View = Every()
     ignore: tuple[int, ...] = ()
+    version: ClassVar[int] = 1
 
     @property
     def fields(self) -> frozenset[str]:

@@ -22,9 +22,9 @@ from pipeline.store.file_rows import FileRows
 from pipeline.store.mask_folder import MaskFolders, holds_masks
 from pipeline.store.memory import BLOCK_NBYTES, CHUNK_NBYTES
 from pipeline.store.objects import Objects, is_lazy, object_rows
+from pipeline.tasks import check_task
 
 PREDICTIONS = "predictions"
-TASKS = ("multiclass", "binary", "multilabel")
 MOST_CHUNKS = 2**16
 """Chunks of a block at most: small rows make blocks of many."""
 
@@ -51,8 +51,7 @@ def open_predictions(
     Raises :class:`MissingInputError` for what is not there, :class:`DataError` for rows, shapes or
     dtypes that do not fit, :class:`ConfigError` for an unknown task.
     """
-    if task not in TASKS:
-        raise ConfigError(f"task: {task!r} is unknown; choose {', '.join(TASKS)}")
+    check_task(task)
     if not isinstance(classes, (int, np.integer)) or isinstance(classes, bool) or classes < 1:
         raise ConfigError(f"classes: {classes!r}; expected the number of classes, such as 21")
     folders = [holds_masks(given) for given in (predictions, labels)]

@@ -16,7 +16,12 @@ V = TypeVar("V")
 
 
 class View(Protocol):
-    """A value that computes one array per chunk, with one entry per row."""
+    """A value that computes one array per chunk, with one entry per row.
+
+    One that holds mathematics has a ``version: ClassVar[int]`` as statistics do, raised by hand
+    when its numbers change: what was kept of it before is not used again. One without has never
+    changed them.
+    """
 
     @property
     def fields(self) -> frozenset[str]:

@@ -75,6 +75,7 @@ class ArgMax:
 
     field: str = "logits"
     from_scores: ClassVar[bool] = True
+    version: ClassVar[int] = 1
 
     @property
     def fields(self) -> frozenset[str]:
@@ -99,6 +100,7 @@ class AtLeast:
     threshold: float
     field: str = "logits"
     from_scores: ClassVar[bool] = True
+    version: ClassVar[int] = 1
 
     @property
     def fields(self) -> frozenset[str]:
@@ -136,6 +138,7 @@ class AmongTop:
     field: str = "logits"
     by: View = Truth()
     from_scores: ClassVar[bool] = True
+    version: ClassVar[int] = 1
 
     @property
     def fields(self) -> frozenset[str]:

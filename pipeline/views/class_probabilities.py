@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import numpy as np
 
 from pipeline import arrays
@@ -21,6 +23,7 @@ class ClassProbabilities:
     """
 
     of: Judgements
+    version: ClassVar[int] = 1
 
     @property
     def fields(self) -> frozenset[str]:
