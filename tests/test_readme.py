@@ -17,7 +17,9 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_python_snippets_run_one_after_the_other(tmp_path):
-    snippets = [block for block in blocks("python") if not re.search("^class ", block, re.MULTILINE)]
+    snippets = [
+        block for block in blocks("python") if not re.search("^class ", block, re.MULTILINE)
+    ]
     assert len(snippets) == 4
     indented = "\n".join(f"    {line}" for block in snippets for line in block.splitlines())
     script = tmp_path / "snippets.py"

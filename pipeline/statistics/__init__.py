@@ -23,11 +23,11 @@ from pipeline.statistics.distances import Distances as Distances
 from pipeline.statistics.exact_ranks import ExactRanks as ExactRanks
 from pipeline.statistics.exact_ranks import Ranks as Ranks
 from pipeline.statistics.exact_rows import ExactRows as ExactRows
-from pipeline.statistics.label_counts import LabelCounts as LabelCounts
-from pipeline.statistics.label_counts import LabelMarginals as LabelMarginals
 from pipeline.statistics.image_means import ImageMeans as ImageMeans
 from pipeline.statistics.image_means import MeanSums as MeanSums
 from pipeline.statistics.image_overlaps import ImageOverlaps as ImageOverlaps
+from pipeline.statistics.label_counts import LabelCounts as LabelCounts
+from pipeline.statistics.label_counts import LabelMarginals as LabelMarginals
 from pipeline.statistics.marginals import ClassCounts as ClassCounts
 from pipeline.statistics.marginals import Marginals as Marginals
 from pipeline.statistics.mean_probabilities import MeanProbabilities as MeanProbabilities
