@@ -12,13 +12,14 @@ from pipeline.chunk import ArraySpec, Block
 from pipeline.engine import Job, Settings, pending_in_turn, rehearse
 from pipeline.engine.schedule import Schedule
 from pipeline.errors import BudgetError
-from pipeline.evaluation import Tabled
+from pipeline.evaluation import Ranked, Tabled
 from pipeline.heads import LDAHead, StoredHead
 from pipeline.partials import Partials
 from pipeline.procedure import Scored
 from pipeline.statistics import ClassScatters, Marginals
 from pipeline.store import DeclaredSplit
 from pipeline.testing import drive
+from pipeline.testing.recipes import Shape
 from pipeline.views import Labels
 
 MiB = 2**20
@@ -63,6 +64,22 @@ def test_the_explanation_names_passes_bytes_states_and_memory(planned):
     for fragment in ("fit-pass1", "9.53 GiB", "ClassMoments(features, labels)", "mahalanobis",
                      "state 23.6 MiB", "reserved 70 MiB", "of 1 GiB allowed"):  # fmt: skip
         assert fragment in text
+
+
+def test_statistics_of_one_kind_are_one_line_of_the_explanation():
+    split = declared()
+    scored = {}
+    for name in ("msp", "max_logit", "energy", "mahalanobis"):
+        scorer = drive.outcome(detectors.load(name)(), Shape(64, 49, 1024, 1000).data.cut())
+        scored[name] = Job(Ranked(Scored(scorer), "id/test", 2**16), {"train": (split,)})
+    passes, _ = rehearse(scored, stage="score")
+    projections = [plan.project(pass_, RESERVED) for pass_ in passes]
+    left = [plan.Pending(p.blocks, p.read_nbytes, 0) for p in passes]
+    text = plan.explain(passes, projections, left, 1024 * MiB)
+    three, one = (line.strip() for line in text.split("\n") if "ExactRanks" in line)
+    assert three.startswith("3 ExactRanks(is_ood, logits)  states ")
+    assert three.endswith("  for msp, max_logit, energy")
+    assert re.fullmatch(r"ExactRanks\(features, is_ood\)  state \S+ MiB  for mahalanobis", one)
 
 
 def test_eight_times_the_rows_cost_one_more_partial(planned):

@@ -117,15 +117,20 @@ def _disk(left: Pending) -> str:
 
 
 def _statistic_lines(pass_: Pass) -> Iterator[str]:
-    """Yield a line for each distinct statistic of a pass; of fits, with the splits it folds."""
-    states: dict[AnyStatistic, int] = {}
+    """Yield a line for each kind of statistic of a pass; of fits, with the splits they fold."""
     splits: dict[AnyStatistic, list[str]] = {}
+    states: dict[AnyStatistic, int] = {}
     for work in pass_.works:
         for statistic in work.statistics:
             states[statistic] = statistic.state_nbytes(work.split.schema)
             splits.setdefault(statistic, []).append(work.split.name)
-    for statistic, nbytes in states.items():
-        asked_by = ", ".join(pass_.asked_by.get(statistic, ()))
-        fits_apart = pass_.stage == "fit" and len(pass_.works) > 1
-        over = f"  over {', '.join(splits[statistic])}" if fits_apart else ""
-        yield f"    {describe(statistic)}  state {human(nbytes)}{over}  for {asked_by}"
+    fits_apart = pass_.stage == "fit" and len(pass_.works) > 1
+    kinds: dict[tuple[str, str], list[AnyStatistic]] = {}
+    for statistic, names in splits.items():
+        over = f"  over {', '.join(names)}" if fits_apart else ""
+        kinds.setdefault((describe(statistic), over), []).append(statistic)
+    for (kind, over), alike in kinds.items():
+        asked_by = dict.fromkeys(name for s in alike for name in pass_.asked_by.get(s, ()))
+        count, state = (f"{len(alike)} ", "states") if len(alike) > 1 else ("", "state")
+        nbytes = human(sum(states[statistic] for statistic in alike))
+        yield f"    {count}{kind}  {state} {nbytes}{over}  for {', '.join(asked_by)}"

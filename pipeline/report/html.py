@@ -8,7 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from pipeline.report import figures, matrices, tables, text
-from pipeline.report.schema import DetectorFacts, Memory, PerClass, Results
+from pipeline.report.schema import DetectorFacts, Memory, PerClass, Results, StatisticFacts
 
 # Drawing budgets keep the page under two megabytes, however many detectors and sets there are.
 SETS_DRAWN_IN_ALL = 320
@@ -52,6 +52,7 @@ def render(results: Results) -> str:
         percent=tables.percent,
         options=options_text,
         breakable=breakable,
+        named=named,
     )
     headline = tables.headline_table(results)
     grouped, names = tables.groups(results), tables.ood_names(results)
@@ -64,6 +65,7 @@ def render(results: Results) -> str:
         headline=headline,
         spans=[(over, len(list(run))) for over, run in groupby(headline.columns, _over)],
         set_tables=tables.set_tables(results),
+        long_names=any("(" in detector["id"] for detector in results["detectors"]),
         sets=sets,
         keys={member: figures.line_sample(sets, member) for member in sets.order},
         panels=panels,
@@ -75,6 +77,7 @@ def render(results: Results) -> str:
         tied=bool(results.get("comparisons")),
         seeds=len(results.get("seeds", ())),
         bar=memory_bar(results["memory"]),
+        kinds=[kinds_of(pass_["statistics"]) for pass_ in results["passes"]],
     )
 
 
@@ -96,9 +99,34 @@ def breakable(words: str) -> Markup:
     return Markup("<wbr>").join(re.split(places, words))
 
 
+def named(words: str) -> Markup:
+    """A detector's name with its options below it; lines break between options, not within one."""
+    parts = re.fullmatch(r"([^\s()]+)(\(.+?\))( \(baseline\))?", words)
+    if parts is None:
+        return breakable(words)
+    name, options, rest = parts.groups(default="")
+    below = Markup('<span class="options">{}</span>').format(options)
+    return breakable(name) + below + rest
+
+
 def options_text(options: dict[str, object]) -> str:
     """Options as ``name=value`` pairs, or the word defaults."""
     return ", ".join(f"{name}={value}" for name, value in options.items()) or "defaults"
+
+
+def kinds_of(statistics: list[StatisticFacts]) -> list[StatisticFacts]:
+    """Statistics of a pass with those of one kind as one: how many, for whom, and all states."""
+    alike: dict[str, list[StatisticFacts]] = {}
+    for statistic in statistics:
+        alike.setdefault(statistic["name"], []).append(statistic)
+    return [
+        {
+            "name": f"{len(several)} {name}" if len(several) > 1 else name,
+            "asked_by": list(dict.fromkeys(asker for one in several for asker in one["asked_by"])),
+            "state_nbytes": sum(one["state_nbytes"] for one in several),
+        }
+        for name, several in alike.items()
+    ]
 
 
 def memory_bar(memory: Memory) -> Bar:

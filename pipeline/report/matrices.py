@@ -12,6 +12,7 @@ CELL_TEXT_SIDE = 20
 CONFUSION_BLOCKS = 40
 LABEL_WIDTH = 5.6  # of a character, about
 LABEL_HEIGHT = 13
+LABEL_LIMIT = 34
 MARGIN = 40
 
 
@@ -44,7 +45,7 @@ def confusion(classification: Classification) -> str:
 @house_style
 def agreement(found: Agreement) -> str:
     """Rank correlation between detectors: alike in blue, contrary in orange; two decimals."""
-    names = found["detectors"]
+    names = [shortened(name) for name in found["detectors"]]
     matrix = np.array([[np.nan if r is None else r for r in row] for row in found["spearman"]])
     k, margin = len(names), LABEL_WIDTH * max(map(len, names)) + 12
     side = max(240, (32 if k <= CELL_TEXT_SIDE else LABEL_HEIGHT) * k)
@@ -55,6 +56,12 @@ def agreement(found: Agreement) -> str:
     axes.set_xticks(places, names, rotation=90)
     axes.set_yticks(places, names)
     return svg(figure, f"Spearman correlation between the scores of {k} detectors")
+
+
+def shortened(name: str) -> str:
+    """A name that leaves room for the matrix: without its middle, as its ends tell sweeps apart."""
+    half = LABEL_LIMIT // 2
+    return name if len(name) <= LABEL_LIMIT else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def _hundredths(value: float) -> str:

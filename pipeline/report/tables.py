@@ -215,9 +215,10 @@ def set_tables(results: Results) -> list[Table]:
                 )
                 for detector, baseline in detector_order(results)
             )
+            kind, rows_of_it = ("csid", "shifted") if group == "csid" else (f"{group}-OOD", "OOD")
             about = (
-                f"{group}-OOD, {_spread(entry['n_id'] for entry in entries)} ID rows, "
-                f"{_spread(entry['n_ood'] for entry in entries)} OOD rows"
+                f"{kind}, {_spread(entry['n_id'] for entry in entries)} ID rows, "
+                f"{_spread(entry['n_ood'] for entry in entries)} {rows_of_it} rows"
             )
             tables.append(_marked(Table(member, about, columns, rows)))
     return tables

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -13,7 +14,8 @@ import numpy as np
 import pytest
 
 from pipeline.report import check, write_report
-from pipeline.report.html import breakable, render
+from pipeline.report.html import breakable, kinds_of, named, render
+from pipeline.report.matrices import shortened
 
 VOID = {"meta", "br", "wbr"}
 
@@ -148,6 +150,49 @@ def test_names_break_between_words_and_not_within_numbers() -> None:
     assert breakable("ood/near/a_b pipeline.views<b>") == (
         "ood/<wbr>near/<wbr>a_<wbr>b pipeline.<wbr>views&lt;b&gt;"
     )
+
+
+def test_options_stand_below_the_name_and_break_between_one_another() -> None:
+    found = named("ensemble(detectors=vim + mahalanobis(normalize=1.0), weights=(2.0, 1.0))")
+    assert found == (
+        'ensemble<span class="options">'
+        "(detectors=vim + mahalanobis(normalize=1.0), weights=(2.0, 1.0))</span>"
+    )
+    assert named("max_logit") == breakable("max_logit")
+    assert named("mean_pixel (baseline)") == breakable("mean_pixel (baseline)")
+    assert named("k(a=<b>) (baseline)") == (
+        'k<span class="options">(a=&lt;b&gt;)</span> (baseline)'
+    )
+
+
+def test_long_names_leave_the_tables_of_sets_the_width_of_the_page(
+    results: dict[str, Any], usual: str
+) -> None:
+    long = "relative_mahalanobis(preset=openood-1.5, precision=float32, normalize=1.0)"
+    page = json.loads(json.dumps(results).replace('"relative_mahalanobis"', json.dumps(long)))
+    assert '<div class="pair roomy">' in render(check(page))
+    assert '<div class="pair roomy">' not in usual
+
+
+def test_statistics_of_one_kind_are_one_row_of_a_pass(results: dict[str, Any]) -> None:
+    ranks = [
+        {"name": "ExactRanks(logits)", "asked_by": [name], "state_nbytes": 2**20}
+        for name in ("msp", "energy")
+    ]
+    other = {"name": "ExactRanks(features)", "asked_by": ["vim"], "state_nbytes": 2**10}
+    assert kinds_of([ranks[0], other, ranks[1]]) == [
+        {"name": "2 ExactRanks(logits)", "asked_by": ["msp", "energy"], "state_nbytes": 2**21},
+        other,
+    ]
+    results["passes"][-1]["statistics"] = [*ranks, other]
+    assert "2 ExactRanks(<wbr>logits)" in render(check(results))
+
+
+def test_long_names_leave_the_matrix_of_agreement_its_room() -> None:
+    long = "ensemble(detectors=vim + mahalanobis, weights=(2.0, 1.0))"
+    assert shortened("relative_mahalanobis") == "relative_mahalanobis"
+    assert shortened(long) == "ensemble(detecto…ights=(2.0, 1.0))"
+    assert len(shortened(long)) == 34
 
 
 def test_user_settings_of_matplotlib_do_not_show(

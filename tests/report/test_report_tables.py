@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from pipeline.report import check, headline, verdict_line
+from pipeline.report.html import render
 from pipeline.report.tables import (
     Cell,
     Table,
@@ -157,6 +158,20 @@ def test_set_tables_hold_every_metric_and_count(results: dict[str, Any]) -> None
     assert tables[0].about == "near-OOD, 250 ID rows, 198 to 200 OOD rows"
     assert [one.metric for one in tables[0].columns] == ["auroc", "aupr_in", "aupr_out", "fpr95"]
     assert len(tables[0].rows) == 9
+
+
+def test_a_shifted_set_is_not_called_out_of_distribution(
+    factory: Callable[..., dict[str, Any]],
+) -> None:
+    results = factory({"msp": 1.0}, near=["id/csid/blur"], far=["ood/far/b"])
+    for score in results["scores"]:
+        if score["ood"] == "id/csid/blur":
+            score["group"] = "csid"
+    far, shifted = set_tables(check(results))
+    assert far.about == "far-OOD, 250 ID rows, 200 OOD rows"
+    assert shifted.about == "csid, 250 ID rows, 200 shifted rows"
+    assert "csid-OOD" not in render(check(results))
+    assert "csid-OOD" not in markdown(check(results))
 
 
 def test_groups_come_near_far_csid_then_others(factory: Callable[..., dict[str, Any]]) -> None:
