@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from pipeline.choice import Metrics
+from pipeline.chunk import Schema
 from pipeline.collection import Collection as OneProcess
 from pipeline.ddp import live
 from pipeline.ddp.claims import Claims
@@ -159,14 +160,30 @@ class Collection(OneProcess):
         if here is None or here.size == 1:
             return self._alone(self), "one process", self._rows
         self.refuse_unknown_repeats()
-        record = {
-            "prefix": self.prefix, "rows": self._rows, "declared": declared(self.choice),
-            "ids": self._claims.place,
-        }  # fmt: skip
-        merged, meeting = live.reduced(self, here, record)
+        merged, meeting = live.reduced(self, here, self._record())
         self._claims.synced()
         rows = sum(int(other["rows"]) for other in meeting.records)
         return self._alone(merged), f"all {here.size} ranks", rows
+
+    def meet(self) -> int:
+        """Wait until all ranks have come with this collection; return how many they are.
+
+        Nothing is added up. Raises as :meth:`compute` where a rank does not come, or with another.
+        """
+        here = self._here()
+        self.refuse_unknown_repeats()
+        if here is None:
+            return 1
+        live.meet_alike(here, {"declaration": self.declaration, "way": "files", **self._record()})
+        self._claims.synced()
+        return here.size
+
+    def begun(self, schema: Schema) -> Self:
+        """Return an empty copy whose states are those of batches of a schema."""
+        made = self.clone()
+        made.reset()
+        made._running = made._started(schema)
+        return made
 
     def reset(self) -> None:
         """Forget every batch, and the one that was told of."""
@@ -311,6 +328,13 @@ class Collection(OneProcess):
         )
         made.merge(states)
         return made
+
+    def _record(self) -> dict[str, Any]:
+        """Return what other ranks are to know of this one."""
+        return {
+            "prefix": self.prefix, "rows": self._rows, "declared": declared(self.choice),
+            "ids": self._claims.place,
+        }  # fmt: skip
 
     def _here(self, timeout_seconds: float | None = None) -> live.Ranks | None:
         seconds = self.timeout_seconds if timeout_seconds is None else timeout_seconds

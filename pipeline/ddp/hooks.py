@@ -206,15 +206,13 @@ class MetricsHooks:
     def _total(self, found: Found, when: Moment, trainer: Any) -> tuple[OneProcess, str, int]:
         if found.collection.fixed or trainer.world_size == 1:
             return found.collection.total()
-        here = live.ranks(timeout_seconds=found.collection.timeout_seconds)
-        assert here is not None
         assert self.run is not None
-        live.meet(here, {"prefix": found.collection.prefix})  # when all have come, all have written
+        size = found.collection.meet()  # when all have come, all have written
         partials = self.run.gathered(when, self.attempt, SHARED_DISK_SECONDS)
         total = merged(partials)
         assert total is not None
         rows = sum(partial.about["rows"] for partial in partials)
-        return total, f"all {here.size} ranks", rows
+        return total, f"all {size} ranks", rows
 
     def _report(self, trainer: Any, found: Found, total: OneProcess) -> None:
         """Show the table of classes and the panels of a phase, where they are wanted."""

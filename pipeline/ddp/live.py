@@ -13,21 +13,28 @@ import json
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from pipeline.collection import Collection
+from pipeline.content import digest, from_tree, to_tree
 from pipeline.ddp.files import differing
 from pipeline.errors import ConfigError, DataError, FeatfoldError, NotJoinedError
 
-__all__ = ["Meeting", "Ranks", "meet", "ranks", "reduced"]
+if TYPE_CHECKING:
+    from pipeline.ddp.collection import Collection
+
+__all__ = ["Meeting", "Ranks", "meet", "meet_alike", "ranks", "reduced"]
 
 WARN_SECONDS = 30.0
 ROOT = "featfold/sync"
 HELD = b"held"
+AGREED = ("declaration", "prefix", "way", "states", "length", "ids")
+"""What the records of all ranks have alike."""
+OF_BATCHES = ("states", "length", "ids")
+"""What a rank without a batch does not know."""
 FIRST_POLL_SECONDS, POLL_SECONDS = 0.001, 0.2
 
 Record = Mapping[str, Any]
@@ -172,20 +179,53 @@ def _forget(here: Ranks, number: int) -> None:
         here.store.delete_key(f"{place}/decision")
 
 
+def meet_alike(here: Ranks, record: Record, warn_seconds: float = WARN_SECONDS) -> Meeting:
+    """Wait until every rank has come with a record that says the same.
+
+    Raises :class:`DataError` naming the ranks that came with another, as :func:`meet` otherwise.
+    """
+    meeting = meet(here, record, warn_seconds)
+    for key in AGREED:
+        said = [record.get(key) for record in meeting.records]
+        if key in OF_BATCHES:
+            known = next(filter(None, said), None)
+            said = [one or known for one in said]
+        others = [rank for rank, one in enumerate(said) if one != said[0]]
+        if others:
+            raise DataError(
+                f"metric sync {meeting.number}: ranks {others} came with another collection than "
+                f"rank 0: {_difference(key, meeting, others[0], said)}; compute the same one on "
+                "every rank, in the same order"
+            )
+    return meeting
+
+
 def reduced(
     collection: Collection, here: Ranks, record: Record, warn_seconds: float = WARN_SECONDS
 ) -> tuple[Collection, Meeting]:
     """Return a collection with the states of all ranks added up; the one given stays as it is.
 
-    ``record`` is what all ranks must agree on, beside the declaration and the length. Raises
+    ``record`` is what all ranks must agree on, beside the declaration, the states and the length
+    of them all. A rank without a batch adds zeros to whatever states the others have. Raises
     :class:`ConfigError` for states that grow with their rows, :class:`NotJoinedError` naming ranks
     that did not come, :class:`DataError` naming those that declare something else: in each case
     before any collective and any allocation.
     """
     packed = collection.packed()
-    own = {"declaration": collection.declaration, "length": len(packed), **record}
-    meeting = meet(here, own, warn_seconds)
-    _agree(meeting)
+    own = {"declaration": collection.declaration, "way": "sum", **record}
+    if collection.updates:
+        schema = collection.schema
+        own |= {
+            "length": len(packed), "states": digest(sorted(collection.states)),
+            "arrays": sorted(schema.arrays), "schema": to_tree(schema),
+        }  # fmt: skip
+    meeting = meet_alike(here, own, warn_seconds)
+    known = next((one["schema"] for one in meeting.records if "schema" in one), None)
+    if known is None:
+        return collection.clone(), meeting
+    if not collection.updates:
+        collection = collection.begun(from_tree(known, {}))
+        packed = collection.packed()
     try:
         total = _added_up(packed, here)
     except RuntimeError as error:
@@ -196,22 +236,15 @@ def reduced(
     return collection.with_packed(total), meeting
 
 
-def _agree(meeting: Meeting) -> None:
-    for key in ("declaration", "length", "prefix", "ids"):
-        said = [record.get(key) for record in meeting.records]
-        if key == "ids" and not all(said):
-            known = next(filter(None, said), "")  # a rank without a batch has claimed nothing
-            said = [one or known for one in said]
-        others = [rank for rank, one in enumerate(said) if one != said[0]]
-        if others:
-            what = f"{key} {said[others[0]]!r}, not {said[0]!r}"
-            if key == "declaration":
-                first, other = (meeting.records[rank]["declared"] for rank in (0, others[0]))
-                what = differing(other, first)
-            raise DataError(
-                f"metric sync {meeting.number}: ranks {others} came with another collection than "
-                f"rank 0: {what}; compute the same one on every rank, in the same order"
-            )
+def _difference(key: str, meeting: Meeting, other: int, said: Sequence[Any]) -> str:
+    """Say in what the record of a rank differs from the one of rank zero."""
+    record = meeting.records[other]
+    first = next((one for one in meeting.records if one.get(key)), meeting.records[0])
+    if key == "declaration":
+        return differing(record["declared"], first["declared"])
+    if key == "states" and record["arrays"] != first["arrays"]:
+        return f"batches of {', '.join(record['arrays'])}, not of {', '.join(first['arrays'])}"
+    return f"{key} {said[other]!r}, not {said[0]!r}"
 
 
 def _added_up(packed: Vector, here: Ranks) -> Vector:

@@ -119,6 +119,33 @@ def empty_rank(rank: int, size: int) -> object:
     return values(made.compute())
 
 
+def two_thresholds() -> Collection:
+    """Two statistics of scores, and one of predicted classes."""
+    return Collection(
+        {"low": metrics.F1(task="binary", threshold=0.3),
+         "high": metrics.F1(task="binary", threshold=0.7)},
+        task="binary", repeats="none",
+    )  # fmt: skip
+
+
+def empty_rank_beside_classes(rank: int, size: int) -> object:
+    """A rank without a batch does not know whether the others have scores or classes."""
+    found = []
+    for full in range(size):
+        made = two_thresholds()
+        if rank == full:
+            made.update(torch.tensor([1, 1, 0, 1]), torch.tensor([1, 0, 0, 1]))
+        found.append(values(made.compute()))
+    return found
+
+
+def scores_beside_classes(rank: int, size: int) -> object:
+    made = two_thresholds()
+    preds = torch.tensor([0.9, 0.1]) if rank == 0 else torch.tensor([1, 0])
+    made.update(preds, torch.tensor([1, 0]))
+    return told(made.compute)
+
+
 def no_rank_has_rows(rank: int, size: int) -> object:
     numbers = collection().compute()
     return {"reason": numbers["iou_mean"].reason, "rows": numbers.rows}
@@ -214,7 +241,8 @@ def growing(rank: int, size: int) -> object:
 
 
 SCENARIOS = (
-    of_all_ranks, rank_zero_only, busy_rank, empty_rank, no_rank_has_rows, other_declaration,
+    of_all_ranks, rank_zero_only, busy_rank, empty_rank, empty_rank_beside_classes,
+    scores_beside_classes, no_rank_has_rows, other_declaration,
     other_order, unknown_repeats, by_ids, refused_batch, shared_ids, ids_on_one_rank,
     own_group, of_one_process, growing,
 )  # fmt: skip

@@ -111,6 +111,20 @@ def test_a_rank_without_a_batch_adds_nothing(ranks, right):
     assert [rank["empty_rank"] for rank in ranks] == [right, right]
 
 
+def test_a_rank_without_a_batch_adds_nothing_whatever_the_others_were_given(ranks):
+    f1 = 2 * 2 / (2 * 2 + 1)  # two true positives, a false one
+    for rank in ranks:
+        for found in rank["empty_rank_beside_classes"]:
+            assert {value for key, value in found.items()} == {f1}
+
+
+def test_scores_on_one_rank_and_classes_on_another_are_refused(ranks):
+    for found in (rank["scores_beside_classes"] for rank in ranks):
+        assert found["kind"] == "DataError"
+        assert "ranks [1] came with" in found["message"]
+        assert "batches of labels, predictions, not of labels, logits" in found["message"]
+
+
 def test_without_any_row_numbers_are_undefined_with_a_reason(ranks):
     for found in (rank["no_rank_has_rows"] for rank in ranks):
         assert found["rows"] == 0
