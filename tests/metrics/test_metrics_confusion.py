@@ -177,7 +177,7 @@ class TestIgnore:
 
     @pytest.mark.parametrize("ignore", ["255", 0.5, (1, "a"), True, (None,)])
     def test_labels_that_do_not_count_are_integers(self, ignore: Any) -> None:
-        with pytest.raises(ConfigError, match=r"ignore: .*expected a class such as 255"):
+        with pytest.raises(ConfigError, match=r"ignore: .*expected a label such as 255"):
             metrics.IoU(ignore=ignore)
 
     def test_an_ignored_prediction_outside_the_range_is_a_miss(self) -> None:
