@@ -10,8 +10,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -187,6 +189,13 @@ class Run:
             path, lambda file: file.write(content), len(content), "name another directory"
         )
         return path
+
+    def remove(self, attempt: int, moment: Moment) -> None:
+        """Remove what all ranks of an attempt wrote at a moment, and the folder of the moment."""
+        folder = self._folder(attempt, moment)
+        shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # other collections have theirs there
+            folder.parent.rmdir()
 
     def partials(self, moment: Moment, attempt: int) -> list[Partial]:
         """Return what the ranks of an attempt wrote at a moment.

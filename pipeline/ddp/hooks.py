@@ -17,12 +17,12 @@ from typing import Any
 from pipeline.collection import Collection as OneProcess
 from pipeline.ddp import live
 from pipeline.ddp.attempts import opened, restored
-from pipeline.ddp.derive import per_class
+from pipeline.ddp.checkpoints import Checkpoints
 from pipeline.ddp.files import RUNNING, Moment, Run
 from pipeline.ddp.kept import merged
-from pipeline.ddp.loggers import add_figure, add_table
 from pipeline.ddp.numbers import Numbers, loggable
-from pipeline.ddp.panels import Panels, figure, taken
+from pipeline.ddp.panels import Panels
+from pipeline.ddp.shown import Shown
 from pipeline.ddp.trainer import Found, Loaders, batches_trained, collections_of, moment
 from pipeline.errors import ConfigError, FeatfoldError
 
@@ -61,11 +61,13 @@ class MetricsHooks:
         self._loaded: Mapping[str, Any] | None = None
         self._first_batch: int | None = None
         self._told: set[str] = set()
-        self._shown: dict[str, list[Any]] = {}
+        self._shown = Shown(options.table, options.panels)
+        self._checkpoints = Checkpoints()
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         self._found = collections_of(module, self.options.phases)
         self._loaders, self.attempt, self._loaded = {}, 0, None
+        self._checkpoints = Checkpoints()
         if not self.options.keep_matrix:
             return
         for found in self._found:
@@ -86,6 +88,9 @@ class MetricsHooks:
         running = [self._running(found, trainer) for found in self._of("train")]
         for found, when in running:
             self._write(found, when, trainer)
+        if trainer.is_global_zero:  # the others have left every earlier save
+            for when in self._checkpoints.saving(trainer, [when for _, when in running]):
+                self.run.remove(self.attempt, when)
         checkpoint[CHECKPOINT] = {
             "directory": str(self.run.path.parent), "run": self.run.id, "attempt": self.attempt,
             "step": int(trainer.global_step), "batch": batches_trained(trainer),
@@ -166,13 +171,7 @@ class MetricsHooks:
         for found in self._of(phase):
             found.collection.drop()
             found.collection.reset()
-            self._shown[found.name] = []
-            found.collection.remembers = self._shows(trainer, phase)
-
-    def _shows(self, trainer: Any, phase: str) -> bool:
-        panels = self.options.panels
-        wanted = panels is not None and panels.due(phase, int(trainer.current_epoch))
-        return wanted and trainer.is_global_zero and not trainer.sanity_checking
+            self._shown.begin(trainer, found)
 
     def _expect(self, trainer: Any, phase: str, batch: int, loader: int) -> None:
         loaders = self._loaders_of(trainer, phase)
@@ -180,13 +179,9 @@ class MetricsHooks:
             found.collection.expect(loaders.expected(batch, loader))
 
     def _remember(self, trainer: Any, phase: str, batch: Any) -> None:
-        panels = self.options.panels
         for found in self._of(phase):
-            if panels is not None and found.collection.remembers:
-                shown = self._shown.setdefault(found.name, [])
-                with self._only_said(trainer, "no panels"):
-                    shown += taken(panels, batch, found.collection, panels.samples - len(shown))
-                found.collection.remembers = len(shown) < panels.samples
+            with self._only_said(trainer, "no panels"):
+                self._shown.remember(found, batch)
 
     def _end(self, trainer: Any, module: Any, phase: str) -> None:
         for found in self._of(phase):
@@ -201,7 +196,7 @@ class MetricsHooks:
                 self._log(module, numbers)
             if trainer.is_global_zero and not trainer.sanity_checking:
                 with self._only_said(trainer, f"nothing of {found.name} is shown"):
-                    self._report(trainer, found, total)
+                    self._shown.report(trainer, found, total)
 
     def _total(self, found: Found, when: Moment, trainer: Any) -> tuple[OneProcess, str, int]:
         if found.collection.fixed or trainer.world_size == 1:
@@ -213,19 +208,6 @@ class MetricsHooks:
         assert total is not None
         rows = sum(partial.about["rows"] for partial in partials)
         return total, f"all {size} ranks", rows
-
-    def _report(self, trainer: Any, found: Found, total: OneProcess) -> None:
-        """Show the table of classes and the panels of a phase, where they are wanted."""
-        step = int(trainer.global_step)
-        if found.phase in self.options.table and (table := per_class(total)) is not None:
-            for logger in trainer.loggers:
-                add_table(logger, f"{found.collection.prefix}per_class", table, step)
-        shown = self._shown.pop(found.name, [])
-        if shown:
-            title = f"{found.phase}, epoch {trainer.current_epoch}, step {step}"
-            for logger in trainer.loggers:
-                picture = figure(shown, total.choice, title)
-                add_figure(logger, f"{found.collection.prefix}panels", picture, step)
 
     def _write(self, found: Found, when: Moment, trainer: Any) -> None:
         assert self.run is not None

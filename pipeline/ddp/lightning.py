@@ -43,6 +43,13 @@ def callback(
     are at most 1,024 classes. ``log=False`` leaves logging to the module. ``table``: phases that
     end with a table of all classes; ``panels``: images with their masks; both for TensorBoard and
     W&B. ``phases``: name of an attribute -> train, val or test, where prefixes do not say so.
+
+    Every rank writes a file at the end of each phase, which stays: 8 k^2 bytes for the matrix of k
+    classes, 8 MiB for 1,024 of them, and less for their counts; exact metrics of scores, such as
+    an AUROC without bins, add 4 to 8 bytes for every score of the phase. One more goes with each
+    checkpoint. It is removed once its checkpoint is none of the latest three, nor in a folder of
+    the trainer's checkpoint callbacks: a copy elsewhere then goes on with training metrics that
+    count from there.
     """
     options = Options(
         directory=None if directory is None else Path(directory),

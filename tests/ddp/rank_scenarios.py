@@ -240,11 +240,28 @@ def growing(rank: int, size: int) -> object:
     return told(made.compute)
 
 
+def met_for_files(rank: int, size: int) -> object:
+    """States that grow merge by files; before that all ranks have come, within their group."""
+    group = dist.new_group([0, 1], timeout=timedelta(seconds=7))
+    alike = Collection(["auroc"], task="binary", repeats="none", group=group)
+    joined = f"{live.ROOT}/joined/{rank}"
+    before = live.ranks().store.add(joined, 0)
+    found = {"size": alike.meet(), "elsewhere": live.ranks().store.add(joined, 0) - before}
+    for what, other in (
+        ("metrics", Collection([("auroc", "aurc")[rank]], task="binary", repeats="none")),
+        ("prefix", Collection("auroc", task="binary", repeats="none", prefix=f"{rank}/")),
+    ):
+        found[what] = told(other.meet)["message"]
+    mixed = Collection([("auroc", "accuracy")[rank]], task="binary", repeats="none")
+    found["way"] = told(mixed.meet if rank == 0 else mixed.compute)["message"]
+    return found
+
+
 SCENARIOS = (
     of_all_ranks, rank_zero_only, busy_rank, empty_rank, empty_rank_beside_classes,
     scores_beside_classes, no_rank_has_rows, other_declaration,
     other_order, unknown_repeats, by_ids, refused_batch, shared_ids, ids_on_one_rank,
-    own_group, of_one_process, growing,
+    own_group, of_one_process, growing, met_for_files,
 )  # fmt: skip
 
 

@@ -161,9 +161,9 @@ def test_the_table_of_classes_is_text_in_tensorboard(trained):
     assert lines[0] == "| class | iou | recall |"
     sky, tram, mean = lines[2], lines[5], lines[6]
     values = right(3, "")
-    assert sky == f"| sky | {100 * values['iou_sky']:.1f} | {100 * values['recall_sky']:.1f} |"
+    assert sky == f"| sky | {values['iou_sky']:.4f} | {values['recall_sky']:.4f} |"
     assert tram == "| tram | – | – |"
-    assert mean.startswith(f"| mean | {100 * values['iou_mean']:.1f} |")
+    assert mean.startswith(f"| mean | {values['iou_mean']:.4f} |")
 
 
 def test_every_epoch_is_kept_for_metrics_after_the_fact(trained):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import lightning
 import pytest
@@ -14,17 +15,22 @@ from sklearn.metrics import jaccard_score
 from test_ddp_lightning import data, loader, module
 
 import pipeline as ff
+from pipeline.ddp.checkpoints import Checkpoints
+from pipeline.ddp.files import Moment
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 BATCH_ROWS = 3
 
 
-def fit(folder: Path, resume: Path | None = None) -> tuple[object, list[str]]:
-    """Train an epoch of three batches, saving a checkpoint after each; what was warned of, too."""
+def fit(
+    folder: Path, resume: Path | None = None, epochs: int = 1, more: tuple = (), **saving
+) -> tuple[object, list[str]]:
+    """Train epochs of three batches, saving a checkpoint after each; what was warned of, too."""
     own = ff.ddp.callback(folder / "metrics")
+    saving = {"every_n_train_steps": 1, "save_top_k": -1, **saving}
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=1, max_epochs=1, logger=False, num_sanity_val_steps=0,
-        callbacks=[own, ModelCheckpoint(folder / "saved", every_n_train_steps=1, save_top_k=-1)],
+        accelerator="cpu", devices=1, max_epochs=epochs, logger=False, num_sanity_val_steps=0,
+        callbacks=[own, *more, ModelCheckpoint(folder / "saved", **saving)],
         enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     with warnings.catch_warnings(record=True) as caught:
@@ -87,12 +93,52 @@ def test_partials_that_are_gone_are_said_and_training_goes_on(first, tmp_path):
     assert own.numbers["train_metrics"].rows == BATCH_ROWS
 
 
+class CopiesTheSecond(lightning.Callback):
+    """Keeps the checkpoint of the second batch beside those that come and go."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_batch_start(self, trainer, module, batch, batch_idx) -> None:
+        if trainer.global_step == 2:
+            (saved,) = self.folder.glob("*step=2.ckpt")
+            shutil.copyfile(saved, self.folder / "second.ckpt")
+
+
+def running_batches(run) -> list[int]:
+    return [m.batch for m in run.moments(1) if m.phase == "running"]
+
+
+def test_partials_that_no_checkpoint_on_disk_goes_with_are_removed(tmp_path):
+    """Of nine checkpoints there are two: the latest, and a copy of the second."""
+    own, _ = fit(tmp_path, epochs=3, more=(CopiesTheSecond(tmp_path / "saved"),), save_top_k=1)
+    assert len([*(tmp_path / "saved").iterdir()]) == 2
+    assert running_batches(own.run) == [2, 7, 8, 9]
+    assert len([*(own.run.path / "attempt-0001" / "running").iterdir()]) == 4
+    resumed, said = fit(tmp_path, tmp_path / "saved" / "second.ckpt")
+    assert resumed.numbers["train_metrics"].rows == 3 * BATCH_ROWS
+    assert not [one for one in said if "count from here on" in one]
+
+
+@pytest.mark.parametrize("saving", [{"save_top_k": -1}, {"save_top_k": 0, "save_last": True}])
+def test_partials_of_every_checkpoint_on_disk_stay(tmp_path, saving):
+    own, _ = fit(tmp_path, epochs=3, **saving)
+    kept = range(1, 10) if saving["save_top_k"] else range(7, 10)
+    assert running_batches(own.run) == [*kept]
+
+
+@pytest.mark.parametrize("own", [{"dirpath": "s3://bucket/run"}, {}])
+def test_where_checkpoints_are_out_of_sight_all_partials_stay(own):
+    trainer = SimpleNamespace(checkpoint_callbacks=[SimpleNamespace(**own)])
+    seen = Checkpoints()
+    assert [seen.saving(trainer, [Moment("running", n)]) for n in range(9)] == [[]] * 9
+
+
 def test_states_of_several_ranks_go_to_one(first, tmp_path):
     """Where there were two ranks, and there is one now: all that both had counts."""
     import dataclasses
 
     from pipeline.ddp.attempts import restored
-    from pipeline.ddp.files import Moment
 
     collection = ff.ddp.Collection("accuracy", classes=2, repeats="none")
     when = Moment("running", 5)

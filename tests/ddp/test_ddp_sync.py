@@ -195,6 +195,14 @@ def test_states_that_grow_are_refused_with_another_way(ranks):
         assert found["seconds"] < 1.0
 
 
+def test_ranks_meet_for_files_in_their_group_and_with_one_declaration(ranks):
+    for found in (rank["met_for_files"] for rank in ranks):
+        assert (found["size"], found["elsewhere"]) == (2, 0)
+        assert "ranks [1] came with another collection" in found["metrics"]
+        assert "prefix '1/', not '0/'" in found["prefix"]
+        assert "ranks [1] came with another collection" in found["way"]
+
+
 def test_one_process_in_a_group_of_its_own(tmp_path, right):
     """A group of one, and the vector on the device that its backend adds up on."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 's'}", rank=0, world_size=1)
