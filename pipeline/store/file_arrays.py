@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -67,6 +67,22 @@ class InOrder:
         return found
 
 
+def opened_arrays(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arrays by what they are, as :func:`opened_array`; a table is read once for all."""
+    tables: dict[Path, dict[str, str]] = {}
+    for what, one in given.items():
+        if isinstance(one, (str, Path)) and _is_column(path := Path(one).absolute()):
+            tables.setdefault(path.parent, {})[what] = path.name
+    columns: dict[str, Any] = {}
+    for table, patterns in tables.items():
+        columns |= table_rows(table, patterns)
+    return {w: columns[w] if w in columns else opened_array(one, w) for w, one in given.items()}
+
+
+def _is_column(path: Path) -> bool:
+    return path.parent.suffix in SUFFIXES and path.parent.is_file()
+
+
 def opened_array(given: Any, what: str) -> Any:
     """Return an array whose rows are read where it is sliced.
 
@@ -88,8 +104,8 @@ def opened_array(given: Any, what: str) -> Any:
         return _npz(path, "", what)
     if path.parent.suffix == ".npz" and path.parent.is_file():
         return _npz(path.parent, path.name, what)
-    if path.parent.suffix in SUFFIXES and path.parent.is_file():
-        return table_rows(path.parent, path.name, what)
+    if _is_column(path):
+        return table_rows(path.parent, {what: path.name})[what]
     if path.is_dir():
         return _zarr(str(path), what)
     there = "is no array that is known here" if path.exists() else "is not there"

@@ -17,7 +17,7 @@ from pipeline.chunk import Arena, ArraySpec, Block, Chunk, Schema, Split
 from pipeline.errors import ConfigError, CorruptError, DataError, FeatfoldError
 from pipeline.store import checksum, layout, reads
 from pipeline.store.coded import CODEC_FACTOR
-from pipeline.store.file_arrays import DeflatedRows, opened_array
+from pipeline.store.file_arrays import DeflatedRows, opened_arrays
 from pipeline.store.file_rows import FileRows
 from pipeline.store.mask_folder import MaskFolders, holds_masks
 from pipeline.store.memory import BLOCK_NBYTES, CHUNK_NBYTES
@@ -65,7 +65,7 @@ def open_predictions(
             "the other side as PNG files of the same names"
         )
     given = {PREDICTIONS: predictions, "labels": labels, "weights": weights}
-    opened = {key: opened_array(x, key) for key, x in given.items() if x is not None}
+    opened = opened_arrays({key: x for key, x in given.items() if x is not None})
     specs = {key: _spec(key, array, name) for key, array in opened.items()}
     if np.dtype(specs[PREDICTIONS].memory_dtype).kind == "f":
         names = (
