@@ -87,10 +87,10 @@ class Prepared:
         """The rows of id/val that scale ensembles: none that are tested or fitted on."""
         tested = self.config.evaluate.id if self.config.evaluate else ""
         asked = set[str]().union(*map(scales_of, self.config.detectors.values()))
-        there = self._stored(VAL_SPLIT) or self.declared.get(VAL_SPLIT)
-        if not asked - {TRAIN} or there is None or VAL_SPLIT in (tested, self.config.fit.split):
+        if not asked - {TRAIN} or VAL_SPLIT in (tested, self.config.fit.split):
             return {}
-        return {VAL_SPLIT: self._split(VAL_SPLIT)}
+        there = self._stored(VAL_SPLIT) or self.declared.get(VAL_SPLIT)
+        return {} if there is None else {VAL_SPLIT: self._split(VAL_SPLIT)}
 
     @cached_property
     def fits(self) -> dict[str, Job]:
