@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,6 +41,11 @@ from pipeline.planning import plan as plan
 from pipeline.workplace import pinned_to
 
 SCORES = "scores"
+ANOTHER = "name another report.directory"
+UNUSABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}
+)
+"""Errors of a folder that say that it cannot be one where the job wants it."""
 
 
 class Silent:
@@ -129,10 +134,9 @@ def _run_seeds(
 @contextmanager
 def _alone(config: JobConfig, part: tuple[int, int] | None) -> Iterator[locks.Held]:
     """Hold the outputs of a job."""
-    try:
-        family_of(config).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"report.directory: no run can be written there ({error})") from error
+    family = family_of(config)
+    with _told_of(family):
+        family.mkdir(parents=True, exist_ok=True)
     with locks.hold_family(family_of(config), part) as held:
         yield held
 
@@ -253,20 +257,30 @@ def _run_directory(config: JobConfig) -> Path:
     while True:  # runs that start within one second get a number
         twins += 1
         directory = family / (name if twins == 1 else f"{name}-{twins}")
-        try:
-            directory.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise ConfigError(f"report.directory: no run can be written there ({error})") from error
+        with _told_of(directory):
+            try:
+                directory.mkdir(parents=True)
+            except FileExistsError:
+                continue
         return directory
+
+
+@contextmanager
+def _told_of(directory: Path) -> Iterator[None]:
+    """Tell a folder that cannot be one, which is the job's fault, from a disk that is full."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in UNUSABLE:
+            raise ConfigError(f"report.directory: no run can be written there ({error})") from error
+        with files.told(directory.name, directory.parent, 0, ANOTHER):
+            raise
 
 
 def _write_latest(directory: Path) -> None:
     """Point ``LATEST`` beside the runs to the newest finished one, atomically."""
-    partial = directory.parent / f"{LATEST}.{os.getpid()}.partial"
-    partial.write_text(f"{directory.name}\n")
-    partial.replace(directory.parent / LATEST)
+    name = f"{directory.name}\n".encode()
+    files.write_whole(directory.parent / LATEST, lambda file: file.write(name), 0, ANOTHER)
 
 
 def _told(execute: Execute, told: Progress, settings: Settings, cache: Path) -> Execute:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -104,6 +105,8 @@ def _publish(partial: Path, target: Path) -> None:
     try:
         partial.rename(target)
     except OSError as error:
+        if error.errno not in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
+            raise
         raise ExistsRefusedError(f"{target} was written by somebody else meanwhile") from error
     disk.sync(target.parent)
     shutil.rmtree(aside, ignore_errors=True)
