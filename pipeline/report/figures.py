@@ -338,13 +338,14 @@ def _drop_unseen(parent: ElementTree.Element) -> None:
 
 def _trimmed(key: str, item: str, unique: dict[str, str]) -> str:
     """One attribute with the page's colours, font and ids, and tenths in coordinates."""
-    if key == "style":
-        # Older matplotlib writes the `font` shorthand, newer ones write size and family apart.
-        item = re.sub(r"font: (?:[\w.]+ )*?([\d.]+px)[^;]*", r"font-size: \1", item)
-        item = re.sub(r"font-family: [^;]*(; )?", "", item)
-        return re.sub("|".join(VARIABLES), lambda found: f"var({VARIABLES[found[0]]})", item)
     if key in ("d", "transform", "x", "y"):
         return re.sub(
             r"-?\d+\.\d+", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), item
         )
-    return re.sub("|".join(unique) or "$^", lambda found: unique[found[0]], " ".join(item.split()))
+    item = re.sub("|".join(unique) or "$^", lambda found: unique[found[0]], item)
+    if key != "style":
+        return " ".join(item.split())
+    # Older matplotlib writes the `font` shorthand, newer ones write size and family apart.
+    item = re.sub(r"font: (?:[\w.]+ )*?([\d.]+px)[^;]*", r"font-size: \1", item)
+    item = re.sub(r"font-family: [^;]*(; )?", "", item)
+    return re.sub("|".join(VARIABLES), lambda found: f"var({VARIABLES[found[0]]})", item)
