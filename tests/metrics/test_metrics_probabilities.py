@@ -12,6 +12,8 @@ import pytest
 from sklearn import metrics as sk
 from test_metrics_calibration import BINARY, data_of, kept, measured, softmax
 
+import pipeline as ff
+from pipeline import metrics
 from pipeline.errors import ConfigError
 from pipeline.metrics.probabilities import NLL, Brier, MeanConfidence, mean_of
 from pipeline.statistics.exact_sums import UNITS, Sum
@@ -161,3 +163,22 @@ def test_options_are_checked() -> None:
         MeanConfidence(task="multilabel")
     with pytest.raises(ConfigError, match="class 1 of two"):
         measured(Brier(of="positive"), [0], [[1.0, 2.0, 3.0]], 3)
+
+
+def test_collections_have_the_numbers_of_one_pass_over_all_rows() -> None:
+    rng = np.random.default_rng(5)
+    f, y = rng.standard_normal((90, 3)).astype(np.float32), rng.integers(0, 3, 90)
+    names = ["ece", "mce", "rmsce", "classwise_ece", "brier", "nll", "mean_confidence"]
+    ranked = ["ace", "aurc", "aurra"]
+    made = ff.metrics.Collection(names + ranked, classes=3)
+    added = [ff.metrics.Collection(names, classes=3) for _ in range(3)]
+    for part, rows in zip(added, np.array_split(np.arange(90), 3), strict=True):
+        made.update(f[rows], y[rows])
+        part.update(f[rows], y[rows])
+    whole: dict[str, Any] = {}
+    for name in names + ranked:
+        whole |= outcome(metrics.make(name), data_of(y, f, 3).cut())
+    assert made.compute() == whole
+    assert added[0].fixed
+    total = added[0].with_packed(sum(part.packed() for part in added))
+    assert total.compute() == {key: whole[key] for key in total.compute()}
