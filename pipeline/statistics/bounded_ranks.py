@@ -19,6 +19,7 @@ from pipeline.statistics.scored import both_sides, check_shapes
 from pipeline.statistics.sides import (
     Pending,
     Sides,
+    least_nbytes,
     merged,
     nothing,
     pieces,
@@ -171,29 +172,32 @@ class BoundedRanks:
     def _settled(self, state: Held) -> Held:
         if not state.pending.negatives:
             return state
-        if int(state.shift[0]) == EXACT:
-            return self._fitted(settled(state.sides, state.pending), state.shift)
-        xp = arrays.namespace(state.shift)
         like = arrays.map_arrays(lambda x: arrays.like(x, state.shift), nothing())
         new = settled(like, state.pending)
+        xp = arrays.namespace(state.shift)
         return self._merged(state.sides, state.shift, new, xp.full_like(state.shift, EXACT))
 
     def _merged(self, a: Sides, a_shift: Array, b: Sides, b_shift: Array) -> Held:
         xp = arrays.namespace(a_shift, b_shift)
-        shift = xp.maximum(a_shift, b_shift)
-        if int(shift[0]) == EXACT:
-            return self._fitted(merged(a, b), shift)
-        a, b = (cut(x, int(s[0]), int(shift[0])) for x, s in ((a, a_shift), (b, b_shift)))
-        return self._fitted(bins_joined(a, b), shift)
+        shift = int(xp.maximum(a_shift, b_shift)[0])
+        if shift == EXACT and least_nbytes(a, b, self.budget_nbytes) <= self.budget_nbytes:
+            return self._fitted(merged(a, b), EXACT, a_shift)
+        if shift == EXACT:  # no room for all scores in one order: each by itself first
+            shift = max(least_shift(sides, EXACT, self._room) for sides in (a, b))
+        a, b = (cut(x, int(s[0]), shift) for x, s in ((a, a_shift), (b, b_shift)))
+        return self._fitted(bins_joined(a, b), shift, a_shift)
 
-    def _fitted(self, sides: Sides, shift: Array) -> Held:
+    def _fitted(self, sides: Sides, shift: int, like: Array) -> Held:
         """Return the sides, with fewer bits where they do not fit otherwise."""
-        before = int(shift[0])
-        if before == EXACT and arrays.nbytes(sides) <= self.budget_nbytes:
-            return Held(sides, shift)
-        room = min(LARGEST_ROOM, self.budget_nbytes // BIN_NBYTES)
-        further = least_shift(sides, before, room)
-        return Held(cut(sides, before, further), arrays.namespace(shift).full_like(shift, further))
+        further = shift
+        if shift != EXACT or arrays.nbytes(sides) > self.budget_nbytes:
+            further = least_shift(sides, shift, self._room)
+        return Held(cut(sides, shift, further), arrays.namespace(like).full_like(like, further))
+
+    @property
+    def _room(self) -> int:
+        """Most bins of both classes together."""
+        return min(LARGEST_ROOM, self.budget_nbytes // BIN_NBYTES)
 
 
 def _first(key: int, scores: Array) -> float:

@@ -19,6 +19,8 @@ PENDING_NBYTES = 8 * 2**20
 """Scores that wait to be sorted, at least, where so many fit: few merges, of long runs."""
 ARRAY_NBYTES = 128
 """An array beside its numbers: of small chunks it takes more than they do."""
+DISTINCT_TILE = 2**17
+"""Scores that are compared with their neighbours at a time."""
 PIECE_ROWS = 2**15
 """Scores of either class that are brought into one order at a time: they stay in cache."""
 
@@ -108,6 +110,32 @@ def merged(a: Sides, b: Sides) -> Sides:
     return Sides(*(joined(x, y) for x, y in zip(a, b, strict=True)))
 
 
+def least_nbytes(a: Sides, b: Sides, enough: int) -> int:
+    """Return bytes that the scores of both take at least; exact where these are not ``enough``."""
+    rows = [x.rows + y.rows for x, y in zip(a, b, strict=True)]
+    widths = [_width(x, y) for x, y in zip(a, b, strict=True)]
+    if (most := sum(w * n for w, n in zip(widths, rows, strict=True))) <= enough:
+        return most
+    once = [max(_distinct(x), _distinct(y)) for x, y in zip(a, b, strict=True)]
+    forms = zip(widths, rows, once, strict=True)
+    return sum(min(w * n, (w + COUNT_NBYTES) * d) for w, n, d in forms)
+
+
+def _width(a: Side, b: Side) -> int:
+    return max(arrays.itemsize(side.scores.dtype) for side in (a, b))
+
+
+def _distinct(side: Side) -> int:
+    """Return how many distinct scores a side has."""
+    if side.counts.shape[0]:
+        return int(side.counts.shape[0])
+    changes = 0
+    for tile in arrays.tiles(side.scores.shape[0] - 1, DISTINCT_TILE):
+        part = side.scores[tile.start : tile.stop + 1]
+        changes += int(arrays.namespace(part).count_nonzero(part[1:] != part[:-1]))
+    return changes + min(1, int(side.scores.shape[0]))
+
+
 def joined(a: Side, b: Side) -> Side:
     """Return the scores of both sides."""
     xp = arrays.namespace(a.scores, b.scores)
@@ -167,10 +195,11 @@ def _in_few_bytes(ordered: Array) -> Side:
     """Return scores in order in the form that takes less."""
     xp = arrays.namespace(ordered)
     width, rows = arrays.itemsize(ordered.dtype), int(ordered.shape[0])
-    once = 1 + int(xp.count_nonzero(ordered[1:] != ordered[:-1])) if rows else 0
-    if (width + COUNT_NBYTES) * once < width * rows:
+    none = xp.zeros((0,), dtype=xp.int64, device=arrays.device_of(ordered))
+    each = Side(ordered, none)
+    if (width + COUNT_NBYTES) * _distinct(each) < width * rows:
         return Side(*counted(ordered))
-    return Side(ordered, xp.zeros((0,), dtype=xp.int64, device=arrays.device_of(ordered)))
+    return each
 
 
 def _again(scores: Array, counts: Array) -> Side:
