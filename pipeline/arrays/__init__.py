@@ -4,7 +4,10 @@ Code asks an array for its namespace (``xp = namespace(x)``) and never asks for 
 the only package that knows cupy.
 """
 
+from pipeline.arrays.bits import KEY_BITS as KEY_BITS
+from pipeline.arrays.bits import bit_lengths as bit_lengths
 from pipeline.arrays.counting import OutsideClassError as OutsideClassError
+from pipeline.arrays.counting import among as among
 from pipeline.arrays.counting import count_margins as count_margins
 from pipeline.arrays.counting import count_pairs as count_pairs
 from pipeline.arrays.counting import counting_threads as counting_threads

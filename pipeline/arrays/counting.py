@@ -253,7 +253,7 @@ def _counted(
     least = CACHED_ELEMENTS if isinstance(truth, np.ndarray) else TILE_ELEMENTS
     for _, t, p in _tiles(truth, predicted, max(least, width)):
         if ignore:
-            counts = ~_among(t, ignore)
+            counts = ~among(t, ignore)
             t, p = t[counts], p[counts]
         if bool(xp.any(_outside(t, classes))):
             _check(truth, predicted, classes, ignore)
@@ -287,7 +287,8 @@ def _outside(ids: Array, classes: int) -> Array:
     return (ids < 0) | (ids >= classes)
 
 
-def _among(ids: Array, values: tuple[int, ...]) -> Array:
+def among(ids: Array, values: tuple[int, ...]) -> Array:
+    """Return which ids are one of ``values``: bool, of their shape."""
     xp = namespace(ids)
     found = xp.zeros(ids.shape, dtype=xp.bool, device=device_of(ids))
     for one in values:
@@ -310,7 +311,7 @@ def _check(
         count, first, values = 0, -1, list[int]()
         for start, t, p in _tiles(truth, predicted, TILE_ELEMENTS):
             ids = t if side == "truth" else p
-            bad = _outside(ids, classes) & ~_among(t, ignore) & ~_among(ids, accepted)
+            bad = _outside(ids, classes) & ~among(t, ignore) & ~among(ids, accepted)
             found = np.flatnonzero(to_host(bad))
             if len(found):
                 first = first if count else start + int(found[0])

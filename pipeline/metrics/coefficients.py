@@ -25,6 +25,7 @@ from pipeline.metrics.estimates import (
 from pipeline.metrics.ratios import NO_ROWS, Cells, cells
 from pipeline.procedure import Estimate
 from pipeline.statistics import LabelCounts
+from pipeline.statistics.image_means import DICE_WEIGHTINGS
 
 __all__ = [
     "accuracy",
@@ -37,7 +38,6 @@ __all__ = [
 ]
 
 KAPPA_WEIGHTINGS = ("none", "linear", "quadratic")
-DICE_WEIGHTINGS = ("square", "simple", "uniform")
 ONE_CLASS = "all labels, or all predictions, are of one class"
 
 

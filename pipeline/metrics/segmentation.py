@@ -25,11 +25,11 @@ from pipeline.partials import RowTable
 from pipeline.procedure import REHEARSING, Estimate, Rows
 from pipeline.statistics.image_means import (
     ABSENT,
+    DICE_WEIGHTINGS,
     MEAN,
     MICRO,
     ONE,
     WEIGHTED,
-    WEIGHTINGS,
     ImageMeans,
     MeanSums,
 )
@@ -258,9 +258,9 @@ class ImageGeneralisedDice(OfImages):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.weighting not in WEIGHTINGS:
+        if self.weighting not in DICE_WEIGHTINGS:
             raise ConfigError(
-                f"weighting: {self.weighting!r} is unknown; choose {', '.join(WEIGHTINGS)}"
+                f"weighting: {self.weighting!r} is unknown; choose {', '.join(DICE_WEIGHTINGS)}"
             )
 
     @final

@@ -13,7 +13,6 @@ from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.metrics import ratios
 from pipeline.metrics.coefficients import (
-    DICE_WEIGHTINGS,
     KAPPA_WEIGHTINGS,
     balanced_accuracy,
     check_weighting,
@@ -27,6 +26,7 @@ from pipeline.metrics.per_class import Averaged
 from pipeline.metrics.ratios import NO_ROWS, Cells, averaged, cells
 from pipeline.procedure import Estimate
 from pipeline.statistics import Distances, ExactRows, LabelCounts
+from pipeline.statistics.image_means import DICE_WEIGHTINGS
 
 __all__ = [
     "MCC",

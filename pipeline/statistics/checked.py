@@ -104,9 +104,9 @@ def checked_tiles(statistic: Counting, chunk: Chunk, classes: int) -> Iterator[T
     row = max(1, int(np.prod(truth.shape[1:], dtype=np.int64)))
     for tile in arrays.tiles(truth.shape[0], max(1, TILE_ELEMENTS // row)):
         t, p = (xp.astype(ids[tile, ...], xp.int64) for ids in (truth, predicted))
-        counts = ~among(t, statistic.ignore)
+        counts = ~arrays.among(t, statistic.ignore)
         for side, ids, allowed in (("truth", t, ()), ("predicted", p, statistic.ignore)):
-            bad = counts & ((ids < 0) | (ids >= classes)) & ~among(ids, allowed)
+            bad = counts & ((ids < 0) | (ids >= classes)) & ~arrays.among(ids, allowed)
             if bool(xp.any(bad)):
                 error = _error(side, ids, bad, tile.start * row)
                 raise DataError(outside(chunk, of, where, truth, classes, error))
@@ -131,15 +131,6 @@ def _weights(chunk: Chunk, where: View, weights: Array) -> Array:
             "finite; give rows the weight 0 to leave them out"
         )
     return weights
-
-
-def among(ids: Array, values: tuple[int, ...]) -> Array:
-    """Return which ids are one of ``values``."""
-    xp = arrays.namespace(ids)
-    found = xp.zeros(ids.shape, dtype=xp.bool, device=arrays.device_of(ids))
-    for one in values:
-        found = found | (ids == one)
-    return found
 
 
 def _error(side: str, ids: Array, bad: Array, start: int) -> OutsideClassError:

@@ -23,7 +23,7 @@ ONE = 1 << DIGIT_BITS * DIGITS
 """What a sum of quotients is that is 1."""
 KINDS = ("iou", "dice", "precision", "recall", "generalised_dice")
 ABSENT = ("nan", "zero", "one", "nan_unlabelled")
-WEIGHTINGS = ("square", "simple", "uniform")
+DICE_WEIGHTINGS = ("square", "simple", "uniform")
 MEAN, MICRO, WEIGHTED = -3, -2, -1
 """Places of the numbers of whole images, behind those of the classes."""
 
@@ -80,7 +80,7 @@ class ImageMeans:
         for option, given, known in (
             ("kind", self.kind, KINDS),
             ("absent", self.absent, ABSENT),
-            ("weighting", self.weighting, WEIGHTINGS),
+            ("weighting", self.weighting, DICE_WEIGHTINGS),
         ):
             if given not in known:
                 raise ConfigError(f"{option}: {given!r} is unknown; choose {', '.join(known)}")

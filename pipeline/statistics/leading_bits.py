@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pipeline import arrays
-from pipeline.arrays import Array
+from pipeline.arrays import KEY_BITS, Array
 from pipeline.statistics.sides import Side, Sides, collapsed, counted, summed
 
 EXACT = -1
 """Shift of scores that are kept as they are; of bins, it is how many bits their keys lack."""
 TILE_SCORES = 2**16
-KEY_BITS = 64
 
 
 def cut(sides: Sides, shift: int, further: int) -> Sides:
@@ -39,7 +38,7 @@ def least_shift(sides: Sides, shift: int, room: int) -> int:
     differing = [0] * (KEY_BITS + 1)
     for side in sides:
         for keys in _tiles(side.scores, shift, overlap=1):
-            lengths = _bit_lengths(keys[1:] ^ keys[:-1])
+            lengths = arrays.bit_lengths(keys[1:] ^ keys[:-1])
             for bits, count in enumerate(arrays.to_host(arrays.bincount(lengths, KEY_BITS + 1))):
                 differing[bits] += int(count)
     bins = sum(1 for side in sides if side.scores.shape[0]) + differing[KEY_BITS]
@@ -76,16 +75,3 @@ def _tiles(scores: Array, shift: int, overlap: int = 0) -> Iterator[Array]:
     keys: Callable[[Array], Array] = arrays.sort_keys if shift == EXACT else lambda x: x
     for tile in _slices(scores):
         yield keys(scores[tile.start : min(tile.stop + overlap, scores.shape[0])])
-
-
-def _bit_lengths(x: Array) -> Array:
-    """Return the number of bits (m,) of int64 numbers; 64 for those below zero."""
-    xp = arrays.namespace(x)
-    below = x < 0
-    rest = xp.where(below, xp.zeros_like(x), x)
-    length = xp.zeros_like(x)
-    for step in (32, 16, 8, 4, 2, 1):
-        large = xp.astype((rest >> step) > 0, xp.int64) * step
-        length, rest = length + large, rest >> large
-    length = length + rest  # what is left is 0 or 1
-    return xp.where(below, xp.full_like(x, KEY_BITS), length)

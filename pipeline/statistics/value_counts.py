@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from pipeline import arrays
-from pipeline.arrays import Array
+from pipeline.arrays import KEY_BITS, Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.errors import ConfigError
@@ -21,7 +21,6 @@ PIECE_VALUES = 2**18
 LEAST, BEYOND = -(0x7FF0 << 48), (0x7FF0 << 48) + 1
 """Keys of all floats are at least the first and below the second: those of the infinities."""
 _NONE = np.iinfo(np.int64).max
-_KEY_BITS = 64
 
 
 class Counted(NamedTuple):
@@ -157,10 +156,10 @@ class ValueCounts:
             return counted
         group = _group_ids(counted)
         beside = group[1:] == group[:-1]
-        differs = _bit_lengths(xp.bitwise_xor(counted.keys[1:], counted.keys[:-1]))
-        ids = (group[1:] * (_KEY_BITS + 1) + differs)[beside]
-        lengths = arrays.bincount(ids, self._groups * (_KEY_BITS + 1))
-        lengths = xp.reshape(lengths, (self._groups, _KEY_BITS + 1))
+        differs = arrays.bit_lengths(xp.bitwise_xor(counted.keys[1:], counted.keys[:-1]))
+        ids = (group[1:] * (KEY_BITS + 1) + differs)[beside]
+        lengths = arrays.bincount(ids, self._groups * (KEY_BITS + 1))
+        lengths = xp.reshape(lengths, (self._groups, KEY_BITS + 1))
         # A shift of s leaves a bin more than there are neighbours which differ above bit s.
         bins = 1 + xp.sum(lengths, axis=1, keepdims=True) - xp.cumulative_sum(lengths, axis=1)
         fitting = xp.astype(xp.count_nonzero(bins > self.room, axis=1), xp.int64)
@@ -234,17 +233,3 @@ def _cut(counted: Counted, shifts: Array) -> Counted:
     counts = xp.concat((upto[:1], upto[1:] - upto[:-1]))
     sizes = arrays.bincount(group[last], shifts.shape[0])
     return Counted(keys[last], counts, sizes, shifts)
-
-
-def _bit_lengths(x: Array) -> Array:
-    """Return the number of bits (m,) of int64 numbers; 64 for those below zero."""
-    xp = arrays.namespace(x)
-    rest = xp.where(x < 0, xp.zeros_like(x), x)
-    length = xp.zeros_like(x)
-    for step in (32, 16, 8, 4, 2, 1):
-        upper = rest >> step
-        large = upper > 0
-        length = length + xp.where(large, xp.full_like(x, step), xp.zeros_like(x))
-        rest = xp.where(large, upper, rest)
-    length = length + xp.astype(rest > 0, xp.int64)
-    return xp.where(x < 0, xp.full_like(x, _KEY_BITS), length)
