@@ -18,7 +18,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.statistics import BoundedRanks, Ordered, Side, Sides
 from pipeline.testing import Data, StatisticLaws, assert_same, drive, partitions, recipes
 from pipeline.testing.strategies import LAW
-from pipeline.views import Logits, Stored, Valid
+from pipeline.views import Logits, OfClass, OneHot, Positive, Stored, Valid
 
 SCORES, POSITIVE = Stored("scores"), Stored("positive")
 NONE = np.zeros(0, np.int64)
@@ -108,6 +108,38 @@ class TestRange(TestExact):
 
     def test_half_precision_is_upcast(self) -> None:
         """Checked of scores of any size below."""
+
+
+class TestOfOneClass(TestExact):
+    """Scores and labels of one class against all others."""
+
+    statistic = BoundedRanks(OfClass(Stored("logits"), 1), Positive(1), Valid())
+
+    def shaped(self, shape: Any) -> Data:
+        rows: Data = shape.data
+        return rows
+
+    def rows(self) -> Data:
+        return recipes.labelled(rows=80)
+
+    def reference(self, rows: Mapping[str, Any]) -> Ordered:
+        kept = rows["labels"] >= 0
+        scores, positive = rows["logits"][kept, 1], rows["labels"][kept] == 1
+        return ordered(scores, positive, self.statistic.budget_nbytes)
+
+    def test_half_precision_is_upcast(self) -> None:
+        """Checked of scores of any size below."""
+
+
+class TestOfAllPairs(TestOfOneClass):
+    """All classes in one order."""
+
+    statistic = BoundedRanks(Stored("logits"), OneHot(), Valid())
+
+    def reference(self, rows: Mapping[str, Any]) -> Ordered:
+        kept = rows["labels"] >= 0
+        hot = rows["labels"][kept, None] == np.arange(5)
+        return ordered(rows["logits"][kept].ravel(), hot.ravel(), self.statistic.budget_nbytes)
 
 
 floats = st.one_of(
