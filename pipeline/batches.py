@@ -63,6 +63,8 @@ def elements(chunk: Chunk) -> Chunk:
 def _array(given: Any, what: str) -> Array:
     if hasattr(given, "detach"):  # gradients have no part in metrics
         given = given.detach()
+    if isinstance(given, np.ma.MaskedArray):
+        raise DataError(f"{what} are masked; fill them in, with a class of ignore in the target")
     array = given if arrays.is_array(given) else np.asarray(given)
     if array.dtype == object:
         raise DataError(f"{what} are of Python objects; expected an array of numbers, (n, ...)")

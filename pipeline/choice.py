@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pipeline import metrics, tasks
 from pipeline.content import digest, replaced
 from pipeline.errors import ConfigError
@@ -45,7 +47,8 @@ class Choice:
         if without:
             raise ConfigError(
                 f"weights: {', '.join(without)} would not count them; leave weights out, or give "
-                "only metrics that have them, declared with weighted=True"
+                "only metrics that have them: names with weighted=True, values with "
+                "weights='weights'"
             )
 
     def keyed(self, outcomes: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +98,11 @@ def choice(
     """
     number, class_names = _classes(classes)
     check_task(task, number)
-    shared: dict[str, Any] = {"task": task, "ignore": ignore, "threshold": threshold, **EVERY_LABEL}
+    # A threshold of 0.5 is one of probabilities, and so is what stands beside it.
+    kind = "logits" if task == "multiclass" else "probabilities"
+    shared: dict[str, Any] = {
+        "task": task, "ignore": ignore, "threshold": threshold, "kind": kind, **EVERY_LABEL
+    }  # fmt: skip
     if top_k != 1:
         shared["top_k"] = top_k
     if weighted:
@@ -116,8 +123,8 @@ def check_task(task: str, classes: int) -> None:
 
 
 def _classes(given: int | Sequence[str]) -> tuple[int, tuple[str, ...]]:
-    if isinstance(given, int) and not isinstance(given, bool):
-        return given, ()
+    if isinstance(given, int | np.integer) and not isinstance(given, bool):
+        return int(given), ()
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ConfigError(f"classes: {given!r}; expected their number, or a list of their names")
     names = tuple(str(name) for name in given)

@@ -209,7 +209,7 @@ class Collection:
 
         Raises :class:`ConfigError` where they are of other metrics, classes or options.
         """
-        about = json.loads(np.asarray(state_dict["about"], np.uint8).tobytes())
+        about = _about(state_dict)
         self._check_declaration(about[DECLARATION])
         running = None
         if about[SCHEMA] is not None:
@@ -282,7 +282,7 @@ class Collection:
         if growing:
             raise ConfigError(
                 f"states of {', '.join(growing)} grow with the rows and cannot be packed; "
-                "merge files of partial states instead, or give those metrics bins"
+                "merge files of partial states instead, or give those metrics fixed=True"
             )
 
     def _check_declaration(self, other: str) -> None:
@@ -291,6 +291,18 @@ class Collection:
                 f"states of other metrics, classes or options ({other[:8]}) do not belong to "
                 f"{self!r} ({self.declaration[:8]})"
             )
+
+
+def _about(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what saved states say of themselves."""
+    try:
+        text = np.asarray(state_dict["about"], np.uint8).tobytes()
+        about: dict[str, Any] = json.loads(text)
+        if {DECLARATION, UPDATES, SCHEMA} <= about.keys():
+            return about
+    except (KeyError, TypeError, ValueError):
+        pass
+    raise CorruptError("these are no saved states of a collection; give what state_dict() returned")
 
 
 def _saved(running: Running, key: str, state_dict: Mapping[str, Any]) -> Any:

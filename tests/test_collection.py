@@ -206,7 +206,7 @@ def test_states_that_grow_are_merged_and_saved_but_not_packed(tmp_path):
     assert values[0] == pytest.approx(sk.roc_auc_score(target, scores), rel=1e-14)
     assert values[1] == pytest.approx(sk.average_precision_score(target, scores), rel=1e-14)
     assert not collection.fixed
-    with pytest.raises(ConfigError, match="bins"):
+    with pytest.raises(ConfigError, match="fixed=True"):
         collection.packed()
 
 
@@ -414,3 +414,35 @@ def test_probabilities_have_the_same_numbers_on_disk_as_in_a_loop(name, task, tm
     if name == "nll":
         expected = sk.log_loss(target, p)
         assert next(iter(numbers(found).values())) == pytest.approx(expected, rel=1e-12)
+
+
+def test_masked_arrays_and_labels_beyond_int64_are_refused():
+    collection = ff.metrics.Collection(["accuracy"], classes=3, ignore=-1)
+    masked = np.ma.array([0, 1], mask=[True, False])
+    with pytest.raises(DataError, match="masked"):
+        collection.update(masked, np.array([0, 1]))
+    with pytest.raises(DataError, match="unsigned"):
+        collection.update(np.array([0, 1]), np.array([2**64 - 1, 1], np.uint64))
+    assert collection.updates == 0
+
+
+@pytest.mark.parametrize("saved", [{}, {"about": np.zeros(3, np.uint8)}, {"about": "junk"}])
+def test_what_is_no_saved_state_is_refused(saved):
+    with pytest.raises(CorruptError, match="no saved states"):
+        ff.metrics.Collection(["iou"], classes=3).load_state_dict(saved)
+
+
+def test_binary_scores_are_probabilities_for_all_that_have_names():
+    p, target = np.array([0.5, 0.2, 0.7, 0.1]), np.array([1, 0, 1, 1])
+    collection = ff.metrics.Collection(["accuracy", "brier", "nll"], task="binary")
+    collection.update(p, target)
+    found = numbers(collection.compute())
+    assert found["accuracy"] == 0.75
+    assert found["nll"] == pytest.approx(sk.log_loss(target, p), rel=1e-14)
+    with pytest.raises(DataError, match="logits"):
+        collection.update(np.array([3.0]), np.array([1]))
+
+
+def test_an_average_that_names_none_is_refused():
+    with pytest.raises(ConfigError, match="none is named"):
+        ff.metrics.IoU(average=())

@@ -123,9 +123,13 @@ def evaluate(
     if run is not None:
         from pipeline.cli.epochs import show_epochs
 
-        _refuse_beside_epochs(predictions, classes=classes, weights=weights, **where)
+        said = {"classes": classes, "weights": weights, **where}
+        said |= {"threshold": None if threshold == 0.5 else threshold}
+        _refuse_beside_epochs(predictions, **said)
         show_epochs(terminal, run, wanted, task=task, ignore=ignore, merge=merge, out=out)
         return
+    if task == "binary" and classes is None:
+        classes = "2"
     if predictions is None or labels is None or classes is None:
         raise click.UsageError("expected PREDICTIONS, LABELS and --classes, or --epochs RUN")
     if merge:

@@ -364,6 +364,9 @@ class Collection(OneProcess):
 
 def _names(ids: Any) -> list[str]:
     plain = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    odd = [one for one in plain if isinstance(one, bool) or not isinstance(one, int | str | bytes)]
+    if odd:
+        raise DataError(f"ids: {odd[0]!r} names no sample; give whole numbers or strings")
     return [str(one) for one in plain]
 
 

@@ -227,6 +227,11 @@ def _merged_names(
         raise ConfigError(f"merge_classes: {', '.join(twice)} would be part of two classes")
     if empty := [name for name, group in members.items() if not group]:
         raise ConfigError(f"merge_classes: {', '.join(empty)} would have no class")
+    if kept := sorted({before[one] for one in range(own.classes) if one not in taken} & {*members}):
+        raise ConfigError(
+            f"merge_classes: {kept[0]} is a class of its own; name it among those that become one, "
+            "or call them otherwise"
+        )
     members |= {before[one]: [one] for one in range(own.classes) if one not in taken}
     ordered = sorted(members.items(), key=lambda item: min(item[1]))
     return tuple(name for name, _ in ordered), [group for _, group in ordered]

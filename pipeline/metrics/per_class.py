@@ -76,6 +76,8 @@ class Averaged(Counting):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.average == ():
+            raise ConfigError("average: none is named; leave it out, or name one")
         check_options(self.averages, self.absent, self.known)
         if "binary" in self.averages and self.task == "multilabel":
             raise ConfigError("average: binary has no meaning for a multilabel task; choose macro")

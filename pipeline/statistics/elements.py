@@ -54,11 +54,17 @@ def counted(
 
 
 def check_integers(chunk: Chunk, view: View, ids: Array) -> None:
-    """Raise :class:`DataError` for classes that are not whole numbers."""
+    """Raise :class:`DataError` for classes that are not whole numbers, or beyond int64."""
     if not arrays.namespace(ids).isdtype(ids.dtype, ("integral", "bool")):
         raise DataError(
             f"{chunk.split}: classes of rows {chunk.start}-{chunk.stop - 1} have dtype "
             f"{ids.dtype}; expected integers ({view})"
+        )
+    xp = arrays.namespace(ids)
+    if ids.dtype == xp.uint64 and bool(xp.any(ids > xp.iinfo(xp.int64).max)):
+        raise DataError(
+            f"{chunk.split}: classes of rows {chunk.start}-{chunk.stop - 1} are up to "
+            f"{int(xp.max(ids))}; negative numbers in an unsigned dtype? Store them as int64"
         )
 
 

@@ -67,6 +67,8 @@ def test_without_a_wish_the_metrics_are_those_of_training(cli, run):
         (("--epochs", "{d}", "p.npy", "y.npy"), 2, "leave PREDICTIONS"),
         (("--epochs", "{d}", "--classes", "3"), 2, "--classes"),
         (("--epochs", "{d}", "--workers", "3"), 2, "--workers"),
+        (("--epochs", "{d}", "--threshold", "0.9"), 2, "--threshold"),
+        (("--epochs", "{d}", "--merge", "bus=road+car"), 2, "a class of its own"),
         (("--epochs", "{d}", "--merge", "any"), 2, "NAME=CLASS"),
         (("--epochs", "{d}", "--merge", "any=7+8"), 2, "merge"),
         (("--epochs", "{d}", "-m", "auroc"), 2, "auroc"),
