@@ -97,10 +97,17 @@ class TestOfColumnsBetweenBounds(CountLaws):
         return binned([x[(a <= x) & (x < b)] for a, b in slots for x in columns], 7)
 
     def work_undeclared(self, data: Data) -> str:
-        wide = type(self)()
+        return StatisticLaws.work_undeclared(self.wide(data), data)
+
+    def open_undeclared(self, data: Data) -> str:
+        return StatisticLaws.open_undeclared(self.wide(data), data)
+
+    def wide(self, data: Data) -> StatisticLaws:
+        """Return the laws of as many columns as there are."""
+        laws = type(self)()
         d = data.schema.spec("features").shape[-1]
-        wide.statistic = ValueCounts(Pooled(), *everything(d), room=256)
-        return StatisticLaws.work_undeclared(wide, data)
+        laws.statistic = ValueCounts(Pooled(), *everything(d), room=256)
+        return laws
 
     def views_undeclared(self, data: Data) -> str:
         return ""  # those of the class above
