@@ -165,7 +165,7 @@ class Selective(Judging):
     Doubt is one minus the probability of the predicted class, or the stored array ``doubt``, higher
     where a model is less sure. Predictions are the array ``predictions`` where there is one, else
     they are taken from the scores. ``budget``, ``exact``, ``bins`` and ``fixed`` are as of
-    :class:`~pipeline.metrics.ranked.OfScores`: doubts are kept while they fit, more have bounds.
+    :class:`~pipeline.metrics.of_scores.OfScores`: doubts are kept while they fit, more have bounds.
     """
 
     doubt: str | None = None

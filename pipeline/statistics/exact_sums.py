@@ -158,7 +158,8 @@ def no_sums(bins: int) -> Limbs:
 def added(state: Limbs, x: Array, ids: Array) -> Limbs:
     """Return the state with each number of a tile ``x`` (m,) added to the sum of its bin (m,).
 
-    A million tiles may be added before the limbs must be :func:`carried`.
+    2^17 tiles, so 2^31 numbers, may be added before the limbs must be :func:`carried`: a tile adds
+    less than 2^46 to any limb.
     """
     xp = arrays.namespace(x, ids)
     bins = state.numbers.shape[0]

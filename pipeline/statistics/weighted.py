@@ -18,9 +18,9 @@ from pipeline.views import Labelled, Stored, Truth, View
 class ClassSums(NamedTuple):
     """Weights of elements per class: (k,) float64 each; the result, and the state.
 
-    They are sums over sets that do not overlap, so that their own sums and differences round
-    nowhere: the elements of a class are ``true_positive + missed``, its predictions
-    ``true_positive + raised``.
+    They are sums over sets that do not overlap, so that nothing is ever subtracted, and no digit
+    cancelled: the elements of a class are ``true_positive + missed``, its predictions
+    ``true_positive + raised``. Each sum rounds as float64 sums do.
     """
 
     true_positive: Array
