@@ -15,7 +15,7 @@ from pipeline.procedure import Passes
 from pipeline.statistics.exact_sums import ExactSums
 from pipeline.tasks import check_task, ignored
 from pipeline.views import Every, Labelled, View
-from pipeline.views.judged import Counted, Judged, Judgements
+from pipeline.views.judged import CountedElements, Judged, Judgements
 from pipeline.views.quantities import KINDS
 
 __all__ = ["NO_ELEMENTS", "Judging", "Sided", "check_classes", "check_side"]
@@ -70,13 +70,13 @@ class Judging(ABC):
         return Judgements(self.task, self.kind, self.field, self.among(schema))
 
     @final
-    def among(self, schema: Schema) -> Counted:
+    def among(self, schema: Schema) -> CountedElements:
         """Return the filter of elements."""
         if self.task == "binary" and schema.classes != 2:
             raise ConfigError(
                 f"task: binary, but {schema.split} declares {schema.classes} classes; declare 2"
             )
-        return Counted(self.task, self.ignored, self.rows(schema))
+        return CountedElements(self.task, self.ignored, self.rows(schema))
 
     @final
     def rows(self, schema: Schema) -> View:
