@@ -17,7 +17,7 @@ from pipeline.testing import Data
 from pipeline.testing.drive import PLACES
 from pipeline.views import AmongTop, ArgMax, AtLeast, Every
 from pipeline.views.class_probabilities import ClassProbabilities, IsClass
-from pipeline.views.judged import Counted, Judged, Judgements
+from pipeline.views.judged import CountedElements, Judged, Judgements
 from pipeline.views.quantities import QUANTITIES
 
 
@@ -126,12 +126,12 @@ def test_the_first_of_equal_scores_is_predicted_and_class_1_from_a_half_on() -> 
 
 def test_what_does_not_count_may_be_anything() -> None:
     f = np.array([[np.nan, 0.0], [1.0, 2.0], [np.inf, np.inf], [7.0, -3.0]])
-    among = Counted(ignore=(255,))
+    among = CountedElements(ignore=(255,))
     chunk = chunk_of(np.array([255, 1, -1, 0], np.int16), f, 2)
     np.testing.assert_array_equal(among(chunk), [False, True, False, True])
     found = judged(chunk, among=among)
     np.testing.assert_allclose(found["confidence"][[1, 3]], softmax(f[[1, 3]]).max(axis=1))
-    one = Judgements(kind="probabilities", task="binary", among=Counted("binary", (9,)))
+    one = Judgements(kind="probabilities", task="binary", among=CountedElements("binary", (9,)))
     found_one = Judged(one, "confidence")(chunk_of([9, 1], [np.nan, 0.75], 2))
     assert found_one[1] == 0.75
 
@@ -140,7 +140,7 @@ def test_what_does_not_count_may_be_anything() -> None:
 @pytest.mark.parametrize("library", PLACES)
 def test_ignored_labels_beyond_the_type_ignore_nothing(dtype: str, library: str) -> None:
     chunk = chunk_of(np.array([0, 1, 100], dtype), np.zeros((3, 2)), 2, library)
-    found = Counted(ignore=(-100, 100, 1000), where=Every())(chunk)
+    found = CountedElements(ignore=(-100, 100, 1000), where=Every())(chunk)
     np.testing.assert_array_equal(arrays.to_host(found), [True, True, False])
 
 
@@ -152,7 +152,7 @@ def test_ignored_labels_beyond_the_type_ignore_nothing(dtype: str, library: str)
     ],
 )
 def test_labels_of_no_class_are_refused(labels: Any, where: Any, message: str) -> None:
-    among = Counted() if where is None else Counted(where=where)
+    among = CountedElements() if where is None else CountedElements(where=where)
     with pytest.raises(DataError, match=message):
         among(chunk_of(labels, np.zeros((4, 2)), 2))
 
@@ -160,10 +160,10 @@ def test_labels_of_no_class_are_refused(labels: Any, where: Any, message: str) -
 def test_labels_of_masks_and_of_several_labels_are_refused() -> None:
     masks = chunk_of(np.array([[[0, 1]], [[1, 7]]], np.uint8), np.zeros((2, 3, 1, 2)), 3)
     with pytest.raises(DataError, match="1 labels are not 0 to 2, first in row 1: 7"):
-        Counted(where=Every())(masks)
+        CountedElements(where=Every())(masks)
     several = chunk_of([[0, 1, 2]], np.zeros((1, 3)), 3)
     with pytest.raises(DataError, match="are not 0 to 1"):
-        Counted("multilabel", where=Every())(several)
+        CountedElements("multilabel", where=Every())(several)
 
 
 def test_scores_that_are_not_finite_are_refused_by_row() -> None:

@@ -19,7 +19,7 @@ from pipeline.statistics import BoundedRanks
 from pipeline.statistics.bounded_ranks import BUDGET_NBYTES
 from pipeline.tasks import check_task, ignored
 from pipeline.views import Every, IsOOD, Labelled, Logits, LogSoftmax, Positive, Stored, View
-from pipeline.views.judged import Counted
+from pipeline.views.judged import CountedElements
 
 __all__ = ["BINARY", "OOD", "Numbers", "OfScores"]
 
@@ -128,7 +128,7 @@ class OfScores(ABC):
             )
         several = schema.spec("labels").shape
         rows = self.where or (Every() if several else Labelled())
-        counted = Counted(self.task, self.ignored, rows)
+        counted = CountedElements(self.task, self.ignored, rows)
         return Source(self.of or self._stored(schema), Positive(), counted, *options)
 
     @final

@@ -34,7 +34,7 @@ class Bins(NamedTuple):
     """Key that no score of the bin is above."""
 
 
-def counted(scores: Array, edges: Const) -> tuple[Array, Array, Array]:
+def in_bins(scores: Array, edges: Const) -> tuple[Array, Array, Array]:
     """Return the scores (n,) in order, and where in them each bin begins and ends: (b,) int64."""
     xp = arrays.namespace(scores)
     ordered = xp.sort(scores, stable=False)

@@ -43,7 +43,7 @@ class Tile(NamedTuple):
     """Weight (m,) float64 of each row; 1 where there are none."""
 
 
-class Counting(Protocol):
+class OfElements(Protocol):
     """A statistic of elements."""
 
     @property
@@ -72,13 +72,13 @@ class Counting(Protocol):
         ...
 
 
-def views_of(statistic: Counting) -> tuple[View, ...]:
+def views_of(statistic: OfElements) -> tuple[View, ...]:
     """Return the views that a statistic looks at."""
     views = (statistic.of, statistic.by, statistic.where)
     return views if statistic.weights is None else (*views, statistic.weights)
 
 
-def checked_nbytes(statistic: Counting, schema: Schema, rows: int) -> int:
+def checked_nbytes(statistic: OfElements, schema: Schema, rows: int) -> int:
     """Return what :func:`checked_tiles`, and a few sums of a tile, hold."""
     row = max(1, elements_of(statistic.by, schema))
     tile = row * min(rows, max(1, TILE_ELEMENTS // row))
@@ -87,7 +87,7 @@ def checked_nbytes(statistic: Counting, schema: Schema, rows: int) -> int:
     return ELEMENT_NBYTES * tile + kept + weights
 
 
-def checked_tiles(statistic: Counting, chunk: Chunk, classes: int) -> Iterator[Tile]:
+def checked_tiles(statistic: OfElements, chunk: Chunk, classes: int) -> Iterator[Tile]:
     """Yield all rows that are kept.
 
     Raises :class:`DataError` for an element that counts and whose class is none of 0 to

@@ -11,7 +11,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.statistics.base import fields_of
-from pipeline.statistics.elements import counted, counting_nbytes
+from pipeline.statistics.elements import count_elements, counting_nbytes
 from pipeline.views import Labels, Predicted, Valid, View
 
 
@@ -43,7 +43,7 @@ class ConfusionMatrix:
         return np.zeros((schema.classes, schema.classes), np.int64)
 
     def absorb(self, state: Array, chunk: Chunk) -> Array:
-        found = counted(arrays.count_pairs, chunk, self.of, self.by, self.where, self.ignore)
+        found = count_elements(arrays.count_pairs, chunk, self.of, self.by, self.where, self.ignore)
         return arrays.add_into(state, found)
 
     def close(self, state: Array) -> Array:

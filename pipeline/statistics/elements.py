@@ -30,7 +30,7 @@ WIDE_ELEMENT_NBYTES = 38
 """The same where a pair of classes takes more than 16 bits."""
 
 
-def counted(
+def count_elements(
     count: Callable[[Array, Array, int, tuple[int, ...]], T],
     chunk: Chunk,
     of: View,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from pipeline import arrays
 from pipeline.arrays import KEY_BITS, Array
-from pipeline.statistics.sides import Side, Sides, collapsed, counted, summed
+from pipeline.statistics.sides import Side, Sides, collapsed, summed, with_counts
 
 EXACT = -1
 """Shift of scores that are kept as they are; of bins, it is how many bits their keys lack."""
@@ -56,7 +56,7 @@ def _cut(side: Side, shift: int, further: int) -> Side:
     for tile, keys in zip(_slices(side.scores), _tiles(side.scores, shift), strict=True):
         short = (keys >> further) << further
         many = side.counts.shape[0] > 0
-        parts.append(summed(short, side.counts[tile]) if many else counted(short))
+        parts.append(summed(short, side.counts[tile]) if many else with_counts(short))
     xp = arrays.namespace(side.counts)
     return Side(*summed(*(xp.concat(column) for column in zip(*parts, strict=True))))
 

@@ -11,7 +11,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.statistics.base import fields_of
-from pipeline.statistics.elements import counted, counting_nbytes
+from pipeline.statistics.elements import count_elements, counting_nbytes
 from pipeline.views import Labels, Predicted, Valid, View
 
 
@@ -60,7 +60,9 @@ class Marginals:
         return ClassCounts(*(np.zeros(schema.classes, np.int64) for _ in range(3)))
 
     def absorb(self, state: ClassCounts, chunk: Chunk) -> ClassCounts:
-        found = counted(arrays.count_margins, chunk, self.of, self.by, self.where, self.ignore)
+        found = count_elements(
+            arrays.count_margins, chunk, self.of, self.by, self.where, self.ignore
+        )
         return ClassCounts(
             *(arrays.add_into(total, count) for total, count in zip(state, found, strict=True))
         )

@@ -11,7 +11,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.statistics.base import fields_of
-from pipeline.statistics.bins import Bins, counted
+from pipeline.statistics.bins import Bins, in_bins
 from pipeline.statistics.scored import both_sides, check_shapes
 from pipeline.statistics.sides import Pending, most_waiting_nbytes, waiting_nbytes
 from pipeline.views import Every, IsOOD, View
@@ -21,7 +21,7 @@ _NONE = np.iinfo(np.int64).max
 """Least key of an empty bin; its greatest is the negative of that."""
 
 
-class Counting(NamedTuple):
+class OpenBins(NamedTuple):
     """State: bins, and scores that wait to be counted while a block is open."""
 
     bins: Bins
@@ -55,25 +55,25 @@ class RankHistogram:
     def _bins(self) -> int:
         return int(self.edges.shape[0]) + 1
 
-    def empty(self, schema: Schema) -> Counting:
+    def empty(self, schema: Schema) -> OpenBins:
         check_shapes(self.of, self.positive, schema)
         negatives, positives = (np.zeros(self._bins, np.int64) for _ in range(2))
         least, greatest = np.full(self._bins, _NONE), np.full(self._bins, -_NONE)
-        return Counting(Bins(negatives, positives, least, greatest))
+        return OpenBins(Bins(negatives, positives, least, greatest))
 
-    def absorb(self, state: Counting, chunk: Chunk) -> Counting:
+    def absorb(self, state: OpenBins, chunk: Chunk) -> OpenBins:
         pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
         state = state._replace(pending=pending)
         full = pending.nbytes >= most_waiting_nbytes(BIN_NBYTES * self._bins)
         return self._settled(state) if full else state
 
-    def close(self, state: Counting) -> Counting:
+    def close(self, state: OpenBins) -> OpenBins:
         return self._settled(state)
 
-    def merge(self, a: Counting, b: Counting) -> Counting:
-        return Counting(_added(a.bins, b.bins))
+    def merge(self, a: OpenBins, b: OpenBins) -> OpenBins:
+        return OpenBins(_added(a.bins, b.bins))
 
-    def finalize(self, state: Counting) -> Bins:
+    def finalize(self, state: OpenBins) -> Bins:
         return Bins(*(arrays.to_host(x) for x in state.bins))
 
     def state_nbytes(self, schema: Schema) -> int:
@@ -93,16 +93,16 @@ class RankHistogram:
         each = int(np.prod(self.of.shape(schema), dtype=np.int64))
         return waiting_nbytes(BIN_NBYTES * self._bins, each * schema.rows)
 
-    def _settled(self, state: Counting) -> Counting:
+    def _settled(self, state: OpenBins) -> OpenBins:
         bins = state.bins
         for positive, several in enumerate(state.pending):
             if several:
                 scores = arrays.namespace(*several).concat(several)
                 bins = _added(bins, self._counted(scores, bool(positive)))
-        return Counting(bins)
+        return OpenBins(bins)
 
     def _counted(self, scores: Array, positive: bool) -> Bins:
-        ordered, first, stop = counted(scores, self.edges)
+        ordered, first, stop = in_bins(scores, self.edges)
         xp = arrays.namespace(ordered)
         rows = stop - first
         nothing, none = xp.zeros_like(rows), xp.full_like(rows, _NONE)

@@ -11,7 +11,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import Const, value
 from pipeline.statistics.base import fields_of
-from pipeline.statistics.bins import Bins, counted, ends_of
+from pipeline.statistics.bins import Bins, ends_of, in_bins
 from pipeline.statistics.scored import both_sides, check_shapes
 from pipeline.statistics.sides import Pending, most_waiting_nbytes, waiting_nbytes
 from pipeline.views import Every, IsOOD, View
@@ -19,7 +19,7 @@ from pipeline.views import Every, IsOOD, View
 BIN_NBYTES = 16
 
 
-class Counted(NamedTuple):
+class EdgeCounts(NamedTuple):
     """State: scores of either class in each bin, twice (b,) int64.
 
     Some wait to be counted while a block is open.
@@ -58,23 +58,23 @@ class ScoreCounts:
     def _bins(self) -> int:
         return int(self.edges.shape[0]) + 1
 
-    def empty(self, schema: Schema) -> Counted:
+    def empty(self, schema: Schema) -> EdgeCounts:
         check_shapes(self.of, self.positive, schema)
-        return Counted(np.zeros(self._bins, np.int64), np.zeros(self._bins, np.int64))
+        return EdgeCounts(np.zeros(self._bins, np.int64), np.zeros(self._bins, np.int64))
 
-    def absorb(self, state: Counted, chunk: Chunk) -> Counted:
+    def absorb(self, state: EdgeCounts, chunk: Chunk) -> EdgeCounts:
         pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
         state = state._replace(pending=pending)
         full = pending.nbytes >= most_waiting_nbytes(BIN_NBYTES * self._bins)
         return self._settled(state) if full else state
 
-    def close(self, state: Counted) -> Counted:
+    def close(self, state: EdgeCounts) -> EdgeCounts:
         return self._settled(state)
 
-    def merge(self, a: Counted, b: Counted) -> Counted:
-        return Counted(a.negatives + b.negatives, a.positives + b.positives)
+    def merge(self, a: EdgeCounts, b: EdgeCounts) -> EdgeCounts:
+        return EdgeCounts(a.negatives + b.negatives, a.positives + b.positives)
 
-    def finalize(self, state: Counted) -> Bins:
+    def finalize(self, state: EdgeCounts) -> Bins:
         negatives, positives = (arrays.to_host(x) for x in (state.negatives, state.positives))
         return Bins(negatives, positives, *ends_of(self.edges))
 
@@ -95,12 +95,12 @@ class ScoreCounts:
         each = int(np.prod(self.of.shape(schema), dtype=np.int64))
         return waiting_nbytes(BIN_NBYTES * self._bins, each * schema.rows)
 
-    def _settled(self, state: Counted) -> Counted:
+    def _settled(self, state: EdgeCounts) -> EdgeCounts:
         pairs = zip((state.negatives, state.positives), state.pending, strict=True)
-        return Counted(*(self._with(counts, waiting) for counts, waiting in pairs))
+        return EdgeCounts(*(self._with(counts, waiting) for counts, waiting in pairs))
 
     def _with(self, counts: Array, waiting: tuple[Array, ...]) -> Array:
         if not waiting:
             return counts
-        _, first, stop = counted(arrays.namespace(*waiting).concat(waiting), self.edges)
+        _, first, stop = in_bins(arrays.namespace(*waiting).concat(waiting), self.edges)
         return arrays.add_into(counts, stop - first)

@@ -154,7 +154,7 @@ def distinct(side: Side) -> tuple[Array, Array]:
     """Return every distinct score of a side once, with its rows: (m,) and (m,) int64."""
     if side.counts.shape[0] or not side.scores.shape[0]:
         return side
-    return counted(side.scores)
+    return with_counts(side.scores)
 
 
 def collapsed(keys: Array, counts: Array) -> tuple[Array, Array]:
@@ -170,7 +170,7 @@ def summed(ordered: Array, counts: Array) -> tuple[Array, Array]:
     return ordered[last], _steps(arrays.namespace(counts).cumulative_sum(counts)[last])
 
 
-def counted(ordered: Array) -> tuple[Array, Array]:
+def with_counts(ordered: Array) -> tuple[Array, Array]:
     """Return the distinct ones of scores in order, and how often each occurs."""
     xp = arrays.namespace(ordered)
     last = xp.nonzero(_last_of_equals(ordered))[0]
@@ -198,7 +198,7 @@ def _in_few_bytes(ordered: Array) -> Side:
     none = xp.zeros((0,), dtype=xp.int64, device=arrays.device_of(ordered))
     each = Side(ordered, none)
     if (width + COUNT_NBYTES) * _distinct(each) < width * rows:
-        return Side(*counted(ordered))
+        return Side(*with_counts(ordered))
     return each
 
 

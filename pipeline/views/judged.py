@@ -27,7 +27,7 @@ TILE_ARRAYS = 8
 
 
 @value
-class Counted:
+class CountedElements:
     """Elements that count: (...) bool, those of rows that ``where`` keeps, but ``ignore``.
 
     Raises :class:`DataError` for a label of such rows that is not ignored and not one of the
@@ -92,7 +92,7 @@ class Judgements:
     task: str = "multiclass"
     kind: str = "logits"
     field: str = "logits"
-    among: View = Counted()
+    among: View = CountedElements()
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
