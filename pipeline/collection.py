@@ -112,6 +112,23 @@ class Collection:
         }
         return {self.prefix + k: number for k, number in self.choice.keyed(outcomes).items()}
 
+    def plot(self, metric: str | None = None, *, theme: str = "light") -> Any:
+        """Return a chart of a metric, by default of the first that has one: a matplotlib figure.
+
+        A confusion matrix, a curve, a reliability diagram, or the bars of its classes; see
+        :func:`pipeline.report.charts.save` for files. Raises :class:`ConfigError` for a metric that
+        is one number.
+        """
+        from pipeline.report import charts
+
+        names = list(self.choice.metrics)
+        if metric is not None and metric not in names:
+            raise ConfigError(f"plot: no metric is called {metric!r}; there are {', '.join(names)}")
+        numbers = {key.removeprefix(self.prefix): one for key, one in self.numbers().items()}
+        drawn = [metric] if metric is not None else charts.drawable(numbers, names) or names
+        class_names = self.choice.class_names or None
+        return charts.chart_of(numbers, drawn[0], class_names, theme=theme)
+
     def reset(self) -> None:
         """Forget every batch."""
         self._running, self._updates = None, 0

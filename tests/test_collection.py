@@ -446,3 +446,28 @@ def test_binary_scores_are_probabilities_for_all_that_have_names():
 def test_an_average_that_names_none_is_refused():
     with pytest.raises(ConfigError, match="none is named"):
         ff.metrics.IoU(average=())
+
+
+def test_metrics_are_drawn_as_what_they_are():
+    logits, _, target = drawn()
+    names = ["road", "car", "bus", "sky", "tree"]
+    asked = [
+        "accuracy",
+        ff.metrics.IoU(average=("macro", "none")),
+        "confusion_matrix",
+        "reliability",
+    ]
+    collection = ff.metrics.Collection(asked, classes=names, prefix="val/")
+    collection.update(logits, target)
+    bars = collection.plot()
+    assert bars.facts["figure"] == "class_bars"
+    assert [one.name for one in bars.facts["classes"]][-1] == "tree"
+    assert collection.plot("confusion_matrix", theme="dark").facts["figure"] == "confusion_matrix"
+    assert collection.plot("reliability").facts["figure"] == "reliability_diagram"
+    with pytest.raises(ConfigError, match="no chart of accuracy"):
+        collection.plot("accuracy")
+    with pytest.raises(ConfigError, match="no metric is called"):
+        collection.plot("dice")
+    curve = ff.metrics.Collection(["roc"], task="binary")
+    curve.update(np.array([0.1, 0.4, 0.6]), np.array([0, 1, 1]))
+    assert curve.plot().facts["figure"] == "roc"

@@ -145,8 +145,9 @@ def evaluate(
     shared = {"task": task, "ignore": ignore, "threshold": threshold}
     if weights is not None:
         shared["weights"] = "weights"
+    asked = metrics_of(wanted or DEFAULTS[task], shared)
     numbers = measure(
-        metrics_of(wanted or DEFAULTS[task], shared), predictions, labels, classes=known,
+        asked, predictions, labels, classes=known,
         task=task, weights=weights, trace=trace, **where,
     )  # fmt: skip
     table = class_table(numbers, known)
@@ -159,6 +160,9 @@ def evaluate(
              "ignore": list(ignore)}  # fmt: skip
     if out is not None:
         terminal.say(f"numbers: {measured.write(out, about, numbers)}")
+        names = known if isinstance(known, list) else None
+        for chart in measured.write_charts(out, numbers, list(asked), names):
+            terminal.say(f"chart: {chart}")
     terminal.emit({**about, "metrics": measured.contents(numbers)})
 
 

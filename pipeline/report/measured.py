@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from rich.table import Table as RichTable
 
@@ -60,6 +61,23 @@ def write(directory: Path, about: Mapping[str, Any], numbers: Mapping[str, Any])
     _write(path, content + "\n")
     _write(directory / "metrics.csv", _csv(numbers))
     return path
+
+
+def write_charts(
+    directory: Path,
+    numbers: Mapping[str, Any],
+    metrics: Sequence[str],
+    class_names: Sequence[str] | None,
+) -> list[Path]:
+    """Write a chart, as SVG with its JSON, of each metric that has one; return where they are."""
+    from pipeline.report import charts
+
+    paths = []
+    for metric in charts.drawable(numbers, metrics):
+        path = directory / f"{quote(metric, safe=' ,=')}.svg"
+        charts.save(charts.chart_of(numbers, metric, class_names), path)
+        paths.append(path)
+    return paths
 
 
 def write_epochs(

@@ -121,6 +121,9 @@ def test_files_of_numbers_hold_what_was_printed(cli, masks):
     assert results["metrics"]["iou_road"]["value"] == float(rows["iou_road"]["value"])
     assert f"{shown:.4f}" in words
     assert str(masks / "out/metrics.json") in err
+    assert {path.name for path in (masks / "out").glob("*.svg")} == {
+        *("iou.svg", "f1.svg", "confusion_matrix.svg")
+    }
 
 
 def test_a_class_that_never_occurs_is_null_with_its_reason(cli, tmp_path):

@@ -3,14 +3,16 @@
 ``save(chart, "matrix.svg")`` writes the figure, or a PNG, and ``matrix.json`` beside it.
 """
 
+from pipeline.metrics.bands import Band as Band
 from pipeline.report.charts.chart import Chart as Chart
 from pipeline.report.charts.chart import png as png
 from pipeline.report.charts.chart import save as save
 from pipeline.report.charts.chart import svg as svg
+from pipeline.report.charts.chosen import chart_of as chart_of
+from pipeline.report.charts.chosen import drawable as drawable
 from pipeline.report.charts.classes import ClassNumber as ClassNumber
 from pipeline.report.charts.classes import class_bars as class_bars
 from pipeline.report.charts.classes import numbers_of_classes as numbers_of_classes
-from pipeline.report.charts.curves import Band as Band
 from pipeline.report.charts.curves import precision_recall as precision_recall
 from pipeline.report.charts.curves import risk_coverage as risk_coverage
 from pipeline.report.charts.curves import roc as roc

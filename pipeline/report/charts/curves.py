@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter
 
+from pipeline.metrics.bands import Band
 from pipeline.metrics.curves import MARKED_TPR, PrecisionRecallCurve, ROCCurve
 from pipeline.metrics.selective import RiskCoverageCurve
 from pipeline.procedure import Estimate
@@ -41,14 +42,6 @@ KEY_ROW = 14.0
 SETTLED = 0.02
 """Coverage from which on risks are sure to be within the axes: the first few elements vary."""
 NAME_WIDTH = 150.0
-
-
-class Band(NamedTuple):
-    """Least and greatest values of a curve at the points of its axis across."""
-
-    across: Floats
-    lower: Floats
-    upper: Floats
 
 
 Areas = Mapping[str, Estimate]
