@@ -73,11 +73,12 @@ class Choice:
         return found
 
     def _key(self, name: str, stem: str, own: str) -> str:
-        rest = own[len(stem) :] if own == stem or own.startswith(f"{stem}_") else f"_{own}"
-        before, _, last = rest.rpartition("_")
+        if own != stem and not own.startswith(f"{stem}_"):
+            return own if name == stem else f"{name}_{own}"
+        before, _, last = own[len(stem) :].rpartition("_")
         if self.class_names and last.isdecimal():
             return f"{name}{before}_{self.class_names[int(last)]}"
-        return name + rest
+        return name + own[len(stem) :]
 
 
 def choice(
