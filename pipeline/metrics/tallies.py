@@ -108,11 +108,15 @@ class Oriented(NamedTuple):
 def filled(bins: Bins) -> Bins:
     """Return the bins that hold a row."""
     rows = bins.negatives + bins.positives
-    return bins if rows.all() else Bins(*(x[rows > 0] for x in bins))
+    if rows.all():
+        return bins
+    return Bins(*(x[rows > 0] for x in bins))
 
 
 def known(bins: Bins) -> Mask:
     """Return which bins (b,) hold nothing unknown: all their scores are equal, or there is one."""
+    if bins.least is bins.greatest:  # of ranks, where there is a bin for each score
+        return np.ones(len(bins.least), bool)
     mask: Mask = (bins.least == bins.greatest) | (bins.negatives + bins.positives == 1)
     return mask
 
@@ -157,9 +161,11 @@ class AreaUnderROC:
     def take(self, bins: Bins) -> None:
         bins = filled(bins)
         below = self.running.negatives + np.cumsum(bins.negatives) - bins.negatives
-        tied = np.where(known(bins), bins.negatives, 0)
+        sure = known(bins)
+        tied = bins.negatives if sure.all() else np.where(sure, bins.negatives, 0)
         self.sure += _weighted(bins.positives, 2 * below + tied)
-        self.unsure += 2 * _weighted(bins.positives, bins.negatives - tied)
+        if tied is not bins.negatives:
+            self.unsure += 2 * _weighted(bins.positives, bins.negatives - tied)
         self.running.passed(bins)
 
     def numbers(self) -> MetricResult:

@@ -15,17 +15,17 @@ from pipeline.errors import ConfigError
 from pipeline.statistics.base import fields_of
 from pipeline.statistics.bins import Bins
 from pipeline.statistics.leading_bits import EXACT, bins_joined, cut, least_shift
-from pipeline.statistics.scored import both_sides, check_shapes
+from pipeline.statistics.scored import both_sides, check_shapes, taken
 from pipeline.statistics.sides import (
     Pending,
     Sides,
     least_nbytes,
     merged,
+    most_waiting_nbytes,
     nothing,
     pieces,
     settled,
     waiting_nbytes,
-    waits,
 )
 from pipeline.statistics.value_counts import BEYOND, LEAST, values_of
 from pipeline.views import Every, IsOOD, View
@@ -132,7 +132,8 @@ class BoundedRanks:
             found = self._within(found[0]), self._within(found[1])
         pending = state.pending.plus(*found)
         state = state._replace(pending=pending)
-        return state if waits(pending, state.sides, self.budget_nbytes) else self._settled(state)
+        full = pending.nbytes >= most_waiting_nbytes(self.budget_nbytes)
+        return self._settled(state) if full else state
 
     def close(self, state: Held) -> Held:
         return self._settled(state)
@@ -167,7 +168,7 @@ class BoundedRanks:
         if self.high < BEYOND:
             below = scores < _first(self.high, scores)
             kept = below if kept is None else kept & below
-        return scores if kept is None else scores[kept]
+        return scores if kept is None else taken(scores, kept)
 
     def _settled(self, state: Held) -> Held:
         if not state.pending.negatives:

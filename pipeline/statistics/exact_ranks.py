@@ -18,11 +18,11 @@ from pipeline.statistics.sides import (
     Sides,
     distinct,
     merged,
+    most_waiting_nbytes,
     nothing,
     pieces,
     settled,
     waiting_nbytes,
-    waits,
 )
 from pipeline.views import Every, IsOOD, View
 
@@ -81,7 +81,7 @@ class ExactRanks:
 
     def absorb(self, state: Run, chunk: Chunk) -> Run:
         pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
-        if waits(pending, state.sides, DISTINCT_NBYTES * self.max_rows):
+        if pending.nbytes < most_waiting_nbytes(DISTINCT_NBYTES * self.max_rows):
             return Run(state.sides, pending)
         return Run(self._checked(settled(state.sides, pending)))
 

@@ -47,7 +47,13 @@ def both_sides(chunk: Chunk, where: View, of: View, positive: View) -> tuple[Arr
     if bool(xp.isnan(total)):  # of infinities it may be, too
         _refuse_nan(chunk, where, of)
     x = x + 0.0
-    return x[~found], x[found]
+    return taken(x, ~found), taken(x, found)
+
+
+def taken(x: Array, mask: Array) -> Array:
+    """Return the entries of ``x`` (n,) that a mask says; by their places, a fifth of the time."""
+    xp = arrays.namespace(x)
+    return xp.take(x, xp.nonzero(mask)[0])
 
 
 def _spread(mask: Array, x: Array) -> Array:

@@ -70,17 +70,11 @@ class Pending(NamedTuple):
 
 
 def most_waiting_nbytes(settled_nbytes: int) -> int:
-    """Return the bytes of scores that may wait, beside so many that are settled.
+    """Return the bytes of scores that may wait, beside so many at most that are settled.
 
-    Half as many: merges then cost a few times what the settled ones do in the end.
+    Half as many: what is settled is merged with few others, which are long.
     """
     return max(min(PENDING_NBYTES, settled_nbytes), settled_nbytes // 2)
-
-
-def waits(pending: Pending, sides: Sides, budget_nbytes: int) -> bool:
-    """Return whether scores may wait on, where all may take so many bytes once they are settled."""
-    enough = max(PENDING_NBYTES, arrays.nbytes(sides) // 2)
-    return pending.nbytes < min(enough, most_waiting_nbytes(budget_nbytes))
 
 
 def waiting_nbytes(settled_nbytes: int, scores: int) -> int:
