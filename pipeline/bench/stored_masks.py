@@ -28,7 +28,9 @@ CHUNK_NBYTES = 8 * 2**20
 READ, PASS, ALONE = "raw read", "pass", "pass, one process"
 SIDES = ("predictions", "labels")
 READ_TWICE = 1.2
-"""Times their bytes above which files were not read once: heads and code are read as well."""
+"""Times their bytes above which files were not read once: heads are read as well."""
+LIBRARIES_NBYTES = 8 * 2**20
+"""Bytes of code that workers load in a pass, where they took no part in the one before."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,3 @@ def read_by(client: Any) -> Counter[Any]:
 
 def _reads() -> dict[Any, int]:
     return dict(reads.READS)
-
-
-LIBRARIES_NBYTES = 8 * 2**20
-"""Bytes of code that workers load in a pass, where they took no part in the one before."""
