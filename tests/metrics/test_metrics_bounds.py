@@ -58,10 +58,7 @@ class Curve:
 
 def area_under_roc(curve: Curve) -> Fraction:
     points = [(0, 0), *zip(curve.found, curve.raised, strict=True)]
-    area = sum(
-        (r1 - r0) * Fraction(f0 + f1, 2)
-        for (f0, r0), (f1, r1) in pairwise(points)
-    )
+    area = sum((r1 - r0) * Fraction(f0 + f1, 2) for (f0, r0), (f1, r1) in pairwise(points))
     return Fraction(area) / (curve.hits * curve.misses)
 
 
