@@ -10,7 +10,9 @@ from pipeline.views import Stored
 
 if __name__ == "__main__":
     store, bins = sys.argv[1:]
-    metric = AUROC(Stored("scores"), Stored("positive"), bins=int(bins) or None)
+    # Bins are for scores that do not fit their budget; without them the usual one is enough.
+    options = {"bins": int(bins), "budget": 2 * 2**20} if int(bins) else {}
+    metric = AUROC(of=Stored("scores"), is_ood=Stored("positive"), **options)
     split = Store.open(store).split("id/test")
     found = run({"metric": metric}, split, Threads(1))["metric"]["auroc"]
     print(repr(found.value), repr(found.lower), repr(found.upper), found.exact, peak_rss_nbytes())

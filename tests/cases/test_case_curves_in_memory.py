@@ -17,15 +17,13 @@ from pipeline.store import Store
 
 SCRIPT = Path(__file__).with_name("rank_in_fresh_process.py")
 SMALL, LARGE = 1_600_000, 16_000_000
-BLOCKS, CHUNK_ROWS = 40, SMALL // 40
+BLOCK_ROWS = CHUNK_ROWS = SMALL // 20
 BINS = 16_384
 SPECS = {"scores": ArraySpec((), "float32"), "positive": ArraySpec((), "bool")}
 BOUND = 2 / BINS
 """The bounds are as far apart as one bin has pairs: about 1 / bins of them."""
 SHARE = 0.05
-"""Ten times the rows may take this much more memory: blocks of 400,000 rows are folded in grains of
-65,536 rows, those of 40,000 whole.
-"""
+"""Ten times the rows, in ten times the blocks, may take this much more memory."""
 
 
 def rows_of(start, stop, rows):
@@ -40,10 +38,10 @@ def stores(tmp_path_factory):
     for rows in (SMALL, LARGE):
         path = tmp_path_factory.mktemp("curves") / "scores.zarr"
         writer = Store.create(path).create_split(
-            "id/test", SPECS, classes=0, rows=rows, block_nbytes=rows // BLOCKS * 5,
+            "id/test", SPECS, classes=0, rows=rows, block_nbytes=BLOCK_ROWS * 5,
             chunk_nbytes=CHUNK_ROWS * 4,
         )  # fmt: skip
-        assert len(writer.blocks) == BLOCKS
+        assert len(writer.blocks) == rows // BLOCK_ROWS
         for block in writer.blocks:
             writer.write(block.index, rows_of(block.start, block.stop, rows))
         made[rows] = path

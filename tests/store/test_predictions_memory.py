@@ -20,7 +20,8 @@ from pipeline.machine import peak_rss_nbytes, reset_peak, rss_nbytes
 
 def measure(folder):
     each = [f"{folder}/{side}" for side in ("predictions", "labels")]
-    metrics = ["iou", "image_iou", ff.metrics.ImageIntervals(ignore=255, replicates=50)]
+    intervals = ff.metrics.ImageIntervals(ignore=255, replicates=50)
+    metrics = {"iou": "iou", "image_iou": "image_iou", "intervals": intervals}
     found = ff.measure(metrics, *each, classes=21, ignore=255, cluster="threads", workers=1)
     return {key: repr(number) for key, number in found.items()}
 
