@@ -11,7 +11,7 @@ from pipeline.views import Stored
 if __name__ == "__main__":
     store, bins = sys.argv[1:]
     # Bins are for scores that do not fit their budget; without them the usual one is enough.
-    options = {"bins": int(bins), "budget": 2 * 2**20} if int(bins) else {}
+    options = {"bins": int(bins), "budget": 2**19} if int(bins) else {}
     metric = AUROC(of=Stored("scores"), is_ood=Stored("positive"), **options)
     split = Store.open(store).split("id/test")
     found = run({"metric": metric}, split, Threads(1))["metric"]["auroc"]

@@ -17,7 +17,7 @@ from pipeline.store import Store
 
 SCRIPT = Path(__file__).with_name("rank_in_fresh_process.py")
 SMALL, LARGE = 1_600_000, 16_000_000
-BLOCK_ROWS = CHUNK_ROWS = SMALL // 20
+BLOCK_ROWS = CHUNK_ROWS = SMALL // 40
 BINS = 16_384
 SPECS = {"scores": ArraySpec((), "float32"), "positive": ArraySpec((), "bool")}
 BOUND = 2 / BINS
