@@ -34,7 +34,7 @@ def fill(config: JobConfig, told: Progress) -> None:
     if not waiting:
         return
     from pipeline.extract import build
-    from pipeline.extract.model import extract_split  # torch is loaded only to extract
+    from pipeline.extract.filling import extract_split  # torch is loaded only to extract
 
     models: dict[str, Any] = {}
     for source in waiting:

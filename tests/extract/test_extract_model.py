@@ -10,7 +10,8 @@ import torch
 
 from pipeline.chunk import ArraySpec, Block
 from pipeline.errors import ConfigError, DataError
-from pipeline.extract.model import Description, Extractor, declare, extract
+from pipeline.extract.filling import extract
+from pipeline.extract.model import Description, Extractor, declare
 from pipeline.extract.sources import Batch
 
 

@@ -11,7 +11,8 @@ import torch
 
 from pipeline.errors import ConfigError, DataError, ExistsRefusedError, IncompleteError
 from pipeline.extract import build
-from pipeline.extract.model import Extractor, extract_split
+from pipeline.extract.filling import extract_split
+from pipeline.extract.model import Extractor
 from pipeline.extract.sources import Batch
 from pipeline.store import Store
 
@@ -87,7 +88,7 @@ def test_a_killed_extraction_goes_on_where_it_stopped(store, tmp_path):
         import sys, time
         sys.path[:0] = {sys.path!r}
         from test_extract_store import Numbers, fives
-        from pipeline.extract.model import extract_split
+        from pipeline.extract.filling import extract_split
         from pipeline.store import Store
 
         def progress(done, rows):
