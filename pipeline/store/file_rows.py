@@ -30,12 +30,23 @@ class FileRows:
     def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
         """Read rows; raises MissingInputError where the file is gone or too short."""
         start, stop, _ = rows.indices(self.shape[0])
-        count = (stop - start) * math.prod(self.shape[1:])
-        offset = self.start_nbytes + start * self.row_nbytes
+        read = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        self.read_into(read, start)
+        return read
+
+    def read_into(self, out: np.ndarray[Any, Any], start: int) -> None:
+        """Fill a contiguous array from row ``start`` on; raises as slicing does."""
+        left = out.reshape(-1).view(np.uint8)
         try:
-            read = np.fromfile(self.path, self.dtype, count, offset=offset)
-            return read.reshape(stop - start, *self.shape[1:])
+            with self.path.open("rb", buffering=0) as file:
+                file.seek(self.start_nbytes + start * self.row_nbytes)
+                while len(left):
+                    got = file.readinto(left.data)
+                    if not got:
+                        raise ValueError("the file ends before them")
+                    left = left[got:]
         except (FileNotFoundError, ValueError) as error:
             raise MissingInputError(
-                f"{self.path} lacks rows {start}-{stop} ({error}); was it removed during the run?"
+                f"{self.path} lacks rows {start}-{start + len(out)} ({error}); was it removed "
+                "during the run?"
             ) from error
