@@ -21,10 +21,11 @@ _HOMES = {
     "select": "pipeline.selection",
     "run": "pipeline.job",
     "Store": "pipeline.store",
+    "to_pytorch_ood": "pipeline.pytorch_ood",
 }
 _MODULES = ("ddp", "detectors", "metrics")
 __all__ = ["Store", "__version__", "detectors", "evaluate", "fit", "metrics", "run", "score"]
-__all__ += ["Fitted", "ddp", "load", "measure", "select"]
+__all__ += ["Fitted", "ddp", "load", "measure", "select", "to_pytorch_ood"]
 
 
 def __getattr__(name: str) -> Any:

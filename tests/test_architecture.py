@@ -36,7 +36,7 @@ LAYERS = (
     ("loaders", "measuring"),
     ("scoring",),
     ("fitted",),
-    ("api", "report", "testing"),
+    ("api", "pytorch_ood", "report", "testing"),
     ("config", "facts", "selection", "collection"),
     ("ddp",),
     ("detector_table", "fill", "planning", "seeds", "shapes"),
@@ -52,7 +52,13 @@ FENCES = {
     "zarr": ("store",),
     "dask": ("engine", "cluster"),
     "distributed": ("engine", "cluster"),
-    "torch": ("extract", "ddp", "bench"),  # bench/peer.py runs in an interpreter of its own
+    "torch": (  # bench/peer.py runs in an interpreter of its own
+        "extract",
+        "ddp",
+        "bench",
+        "pytorch_ood",
+        "store/importers/torch_file",
+    ),
     "cupy": ("arrays",),
     "matplotlib": ("report",),
     "pydantic": ("config",),
@@ -84,7 +90,7 @@ def faults(path: Path) -> list[str]:
         top, *rest = name.split(".")
         if not top:
             found.append(f"{path.name} imports {name}: write it from pipeline on")
-        if top in FENCES and own[0] not in FENCES[top]:
+        if top in FENCES and not {own[0], "/".join(own)} & {*FENCES[top]}:
             found.append(f"{path.name} imports {top}, which only {FENCES[top]} may")
         if top != "pipeline" or not rest:
             continue
