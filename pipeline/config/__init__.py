@@ -14,12 +14,12 @@ from pydantic import BaseModel, ValidationError
 from pipeline.config import document
 from pipeline.config.detector import DetectorConfig
 from pipeline.config.document import Document, Keys, Problem
+from pipeline.config.factories import Factory
 from pipeline.config.job import JobConfig
 from pipeline.config.problems import did_you_mean, words
 from pipeline.config.sections import (
     Declared,
     Evaluate,
-    Factory,
     Report,
     Resources,
     Source,

@@ -16,12 +16,12 @@ from pydantic import (
 from pipeline.cluster import parse_nbytes
 from pipeline.config import document
 from pipeline.config.detector import DetectorConfig
+from pipeline.config.factories import ModelFactory
 from pipeline.config.problems import detail, refusal
 from pipeline.config.sections import (
     Count,
     Declared,
     Evaluate,
-    Factory,
     Fit,
     Report,
     Resources,
@@ -50,7 +50,7 @@ class JobConfig(Section):
     """Stores of one checkpoint each, instead of one store: numbers become their mean and spread."""
     classes: Count | None = None
     """Number of classes k of the splits that sources fill."""
-    model: Factory | None = None
+    model: ModelFactory | None = None
     """Model of the sources that name none."""
     sources: tuple[Source, ...] = ()
     block: Annotated[Any, BeforeValidator(size_of)] = f"{layout.BLOCK_NBYTES // 2**20}MiB"

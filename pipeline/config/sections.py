@@ -18,6 +18,7 @@ from pydantic import (
 
 from pipeline.chunk import ArraySpec
 from pipeline.cluster import parse_nbytes, settle
+from pipeline.config.factories import DataFactory, ModelFactory
 from pipeline.config.problems import detail, did_you_mean, refusal
 from pipeline.detectors import fit_split_name
 from pipeline.errors import ConfigError, FeatfoldError
@@ -69,6 +70,14 @@ def _auto_or_integer(given: Any) -> Any:
     return given
 
 
+def _auto_or_rows(given: Any) -> Any:
+    if given == "auto":
+        return None
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise ConfigError(f"expected a number of rows, or auto, got {given!r}")
+    return given
+
+
 def _split_name(name: str) -> str:
     try:
         layout.check_split_name(name)
@@ -79,13 +88,6 @@ def _split_name(name: str) -> str:
 
 def _fit_split(name: str) -> str:
     return fit_split_name(name, "split")
-
-
-def _factory(path: str) -> str:
-    module, _, name = path.partition(":")
-    if not (name.isidentifier() and all(part.isidentifier() for part in module.split("."))):
-        raise ConfigError(f"expected the form package.module:factory, got {path!r}")
-    return path
 
 
 def _cluster(kind: str) -> str:
@@ -153,25 +155,28 @@ Workers = Annotated[
 ]
 
 
-class Factory(BaseModel):
-    """A callable that makes a model or a source, and the arguments it is called with."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    factory: Annotated[str, AfterValidator(_factory)] = Field(alias="import")
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """Every key but ``import``."""
-        return dict(self.model_extra or {})
+BatchRows = Annotated[
+    Annotated[int, Field(ge=1)] | None,
+    BeforeValidator(_auto_or_rows),
+    PlainSerializer(lambda rows: "auto" if rows is None else rows),
+]
 
 
 class Source(Section):
     """A split that is extracted from data by a model, unless it exists."""
 
     split: SplitName
-    data: Factory
-    model: Factory = None  # type: ignore[assignment]  # the job's own model takes its place
+    data: DataFactory
+    model: ModelFactory = None  # type: ignore[assignment]  # the job's own model takes its place
+    batch: BatchRows = 32
+    """Rows that the model is given at once; None stands for ``auto``: what its device can hold."""
+    autocast: Literal["none", "bfloat16", "float16"] = "none"
+    """Precision of the products within the model."""
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "auto"
+    """What floating outputs are stored as; ``auto``: as the model gives them."""
+    nonfinite: Literal["raise", "keep"] = "raise"
+    workers: Count = 1
+    """Processes that each take whole blocks."""
 
 
 class DeclaredArray(Section):
