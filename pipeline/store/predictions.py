@@ -17,8 +17,9 @@ from pipeline.chunk import Arena, ArraySpec, Block, Chunk, Schema, Split
 from pipeline.errors import ConfigError, CorruptError, DataError, FeatfoldError
 from pipeline.store import checksum, layout, reads
 from pipeline.store.coded import CODEC_FACTOR
-from pipeline.store.file_arrays import DeflatedRows, opened_arrays
+from pipeline.store.file_arrays import opened_arrays
 from pipeline.store.file_rows import FileRows
+from pipeline.store.importers.npz import DeflatedRows
 from pipeline.store.mask_folder import MaskFolders, holds_masks
 from pipeline.store.memory import BLOCK_NBYTES, CHUNK_NBYTES
 from pipeline.store.objects import Objects, is_lazy, object_rows

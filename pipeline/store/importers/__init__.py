@@ -11,7 +11,7 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -43,6 +43,20 @@ class Rows(Protocol):
 
 
 @dataclass(frozen=True)
+class Unreadable:
+    """An array that a file lists and that is no rows of numbers: it is shown, and refused."""
+
+    why: str
+    """Which file, what is wrong, and the remedy."""
+    shape: tuple[int, ...] = (0,)
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(object))
+
+    def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
+        """Raise :class:`DataError`."""
+        raise DataError(self.why)
+
+
+@dataclass(frozen=True)
 class Importer:
     """A format: which files and folders are of it, and the arrays that one of them holds."""
 
@@ -53,8 +67,9 @@ class Importer:
     """Whether a path is of this format; looks at names, never at rows."""
     arrays: Callable[[Path], Mapping[str, Rows]]
     """The arrays by name. Reads heads only; keeps no file open. Raises MissingInputError,
-    DataError or CorruptError that name the path; arrays that cannot be stored (strings) are listed
-    with their dtype all the same, so that they can be shown and refused by name."""
+    DataError or CorruptError that name the path. Arrays among others that cannot be read, or are
+    no numbers (:class:`Unreadable`, or rows of strings), are listed all the same: they are shown,
+    and left out or refused by name."""
 
 
 @cache

@@ -1,0 +1,169 @@
+"""npz files: several arrays in a zip file; stored ones are read like npy files, deflated in order.
+
+A deflated array can only be read from its first row on: rows further back cost what lies before.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from pipeline.errors import CorruptError, DataError, FeatfoldError, MissingInputError
+from pipeline.store.file_rows import FileRows
+from pipeline.store.importers import Importer, Rows, Unreadable, has_suffix
+from pipeline.store.importers.npy import head
+
+LOCAL_HEAD_NBYTES = 30
+"""Bytes before the name of a member in a zip file; the last four say how long what follows is."""
+SKIPPED_NBYTES = 2**20
+"""Bytes that are unpacked at once to be passed over."""
+
+
+class DeflatedRows:
+    """Rows of a compressed array of an npz file, which can only be read from the first one on."""
+
+    def __init__(
+        self, path: Path, member: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        self.path, self.member, self.shape, self.dtype = path, member, shape, dtype
+        self._open: InOrder | None = None
+
+    @contextmanager
+    def opened(self) -> Iterator[InOrder]:
+        """Open the rows to be read in order; raises :class:`CorruptError` for damaged ones."""
+        found = InOrder(self)
+        try:
+            yield found
+        finally:
+            found.close()
+
+    def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
+        """Read rows; those behind the ones read last are reached from there."""
+        start, stop, _ = rows.indices(self.shape[0])
+        read = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        self.read_into(read, start)
+        return read
+
+    def read_into(self, out: np.ndarray[Any, Any], start: int) -> None:
+        """Fill a contiguous array from row ``start`` on; raises as :meth:`opened` does."""
+        if self._open is None or start < self._open.next:
+            self.close()
+            self._open = InOrder(self)
+        self._open.read_into(out, start)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._open is not None:
+            self._open.close()
+        self._open = None
+
+
+class InOrder:
+    """Compressed rows on their way out of a file; rows are passed over, but not gone back to."""
+
+    def __init__(self, rows: DeflatedRows) -> None:
+        self.shape, self.dtype = rows.shape, rows.dtype
+        self.next = 0
+        """The row that comes next."""
+        self._path = rows.path
+        with self._told():
+            self._file = zipfile.ZipFile(rows.path)
+            self._stream: IO[bytes] = self._file.open(rows.member)
+            head(self._stream)
+
+    def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
+        """Read rows; raises :class:`CorruptError` where the file is damaged or ends before."""
+        start, stop, _ = rows.indices(self.shape[0])
+        found = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        self.read_into(found, start)
+        return found
+
+    def read_into(self, out: np.ndarray[Any, Any], start: int) -> None:
+        """Fill a contiguous array from row ``start`` on; raises as slicing does."""
+        if start < self.next:
+            raise ValueError(f"row {start} is out of order; {self.next} comes next")
+        row_nbytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        with self._told():
+            self._skip((start - self.next) * row_nbytes)
+            buffer = out.reshape(-1).view(np.uint8).data
+            filled = 0
+            while filled < len(buffer) and (got := self._stream.readinto(buffer[filled:])):  # type: ignore[attr-defined]
+                filled += got
+            if filled < len(buffer):
+                self._ended(start + len(out))
+        self.next = start + len(out)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._stream.close()
+        self._file.close()
+
+    def _skip(self, nbytes: int) -> None:
+        while nbytes:
+            part = self._stream.read(min(nbytes, SKIPPED_NBYTES))
+            if not part:
+                self._ended(self.next)
+            nbytes -= len(part)
+
+    def _ended(self, row: int) -> None:
+        raise CorruptError(f"{self._path} ends before row {row}; save it again")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except FeatfoldError:
+            raise
+        except FileNotFoundError as error:
+            raise MissingInputError(f"{self._path} is not there any more") from error
+        except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
+            raise CorruptError(f"{self._path} is damaged ({error}); save it again") from error
+
+
+def npz_rows(path: Path) -> dict[str, FileRows | DeflatedRows | Unreadable]:
+    """Return the rows of every array of an npz file by name; reads their heads.
+
+    Raises :class:`DataError` for what is no zip file.
+    """
+    try:
+        with zipfile.ZipFile(path) as file:
+            return {
+                info.filename.removesuffix(".npy"): _member(path, file, info)
+                for info in file.infolist()
+            }
+    except FileNotFoundError as error:
+        raise MissingInputError(f"{path} is not there") from error
+    except zipfile.BadZipFile as error:
+        raise DataError(f"{path} cannot be read ({error}); save it again") from error
+
+
+def _member(
+    path: Path, file: zipfile.ZipFile, info: zipfile.ZipInfo
+) -> FileRows | DeflatedRows | Unreadable:
+    try:
+        with file.open(info) as stream:
+            shape, dtype = head(stream)
+            head_nbytes = stream.tell()
+    except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        return Unreadable(f"{path}, {info.filename}: cannot be read ({error})")
+    if info.compress_type != zipfile.ZIP_STORED:
+        return DeflatedRows(path, info.filename, shape, dtype)
+    with path.open("rb") as raw:
+        raw.seek(info.header_offset)
+        lengths = raw.read(LOCAL_HEAD_NBYTES)[-4:]
+    names = int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+    start = info.header_offset + LOCAL_HEAD_NBYTES + names + head_nbytes
+    return FileRows(path, shape, dtype, start)
+
+
+def _arrays(path: Path) -> Mapping[str, Rows]:
+    return npz_rows(path)
+
+
+FORMAT = Importer("npz", (".npz",), has_suffix(".npz"), _arrays)
