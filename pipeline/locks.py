@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import json
 import os
 import socket
@@ -83,28 +84,34 @@ def hold(path: Path, what: str, timeout_seconds: float = 0.0) -> Iterator[Held]:
 
 @contextmanager
 def hold_family(directory: Path, part: tuple[int, int] | None = None) -> Iterator[Held]:
-    """Hold the outputs of a job: alone, or as part (i, n) beside the other parts.
+    """Hold the outputs of a job: alone, or as part (i, n) beside the other parts."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with hold_shared(directory / _FAMILY, f"the runs of {directory}", part) as held:
+        yield held
+
+
+@contextmanager
+def hold_shared(stem: Path, what: str, part: tuple[int, int] | None = None) -> Iterator[Held]:
+    """Hold ``what``, by lock files whose names begin with ``stem``: alone, or as part (i, n).
 
     Everybody takes its own lock first and looks for the others then, so that of a whole run and a
     part that start together at least one is refused. Raises :class:`LockedError`.
     """
-    whole = directory / f"{_FAMILY}.lock"
-    what = f"the runs of {directory}"
-    directory.mkdir(parents=True, exist_ok=True)
+    whole = stem.with_name(f"{stem.name}.lock")
     if part is None:
         with hold(whole, what) as held:
-            _refuse_beside(_parts(directory), what)
+            _refuse_beside(_parts(stem), what)
             yield held
     else:
         i, n = part
-        own = directory / f"{_FAMILY}.part-{i}-of-{n}.lock"
+        own = stem.with_name(f"{stem.name}.part-{i}-of-{n}.lock")
         with hold(own, f"part {i}/{n} of {what}") as held:
             _refuse_beside([whole], what)
             yield held
 
 
-def _parts(directory: Path) -> list[Path]:
-    names = directory.glob(f"{_FAMILY}.part-*.lock*")
+def _parts(stem: Path) -> list[Path]:
+    names = stem.parent.glob(f"{glob.escape(stem.name)}.part-*.lock*")
     return sorted({path.with_name(path.name.removesuffix(_LEASE)) for path in names})
 
 
