@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pipeline.chunk import Block
 from pipeline.errors import ConfigError, DataError
-from pipeline.extract.model import Extractor, bits, declare, integers
+from pipeline.extract.model import Extractor, bits, count_rows, declare, integers
 from pipeline.extract.sources import Batch, Source
 from pipeline.store import Store
 
@@ -126,7 +126,7 @@ def _run(
     where = f"split {split} rows {start}-{stop}"
     inputs, labels, ids = source.read(start, stop)
     batch = Batch(inputs, integers("labels", labels, where), integers("ids", ids, where))
-    lengths = {"inputs": len(inputs), "labels": len(batch.labels), "ids": len(batch.ids)}
+    lengths = {"inputs": count_rows(inputs), "labels": len(batch.labels), "ids": len(batch.ids)}
     if set(lengths.values()) != {stop - start}:
         raise DataError(f"{where}: source {source.name!r} gave {lengths}")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from pipeline import arrays
 from pipeline.chunk import ArraySpec
 from pipeline.errors import ConfigError, DataError
 from pipeline.extract import devices
+
+
+_LETTERS = {"logits": "K", "mask": "T"}
+"""Axes of vectors that are no features."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +38,17 @@ class Extractor:
 
     During a call the modules of a ``torch.nn.Module`` (or of the one whose bound method or partial
     call is given) are in evaluation mode and gradients are off; after it, the training flag of
-    every module and all buffers are what they were. A plain callable is called as it is. Inputs go
-    to the device that :func:`pipeline.extract.devices.settled` finds; :meth:`ready` has the model
-    there.
-    A lone tensor is named ``features``. A model may carry its description as ``description``.
+    every module, which parameters take gradients, and all buffers are what they were. A plain
+    callable is called as it is. Inputs go to the device that
+    :func:`pipeline.extract.devices.settled` finds; :meth:`ready` has the model there.
+
+    Inputs are a tensor (n, ...), or a mapping of them, as tokenizers give: the latter goes in by
+    name, ``model(**inputs)``, where the forward of a module has a parameter for every name, and as
+    the mapping that it is elsewhere. Where all weights of a module are of one half precision,
+    inputs of float32 or float64 are cast to it.
+
+    A lone tensor is named ``features``. A model may carry its description as ``description``, and
+    the weights W (k, d), b (k,) of its final layer as ``head``.
     """
 
     def __init__(
@@ -49,7 +61,8 @@ class Extractor:
         called = devices.called_by(model)
         owner = getattr(called, "__self__", called)
         self._model, self._name = model, _name(called)
-        self._module = devices.module_of(model)
+        self._owner, self._module = owner, devices.module_of(model)
+        self._half = _half_of(self._module)
         self.device = devices.settled(model, device)
         carried = getattr(owner, "description", None)
         known = carried if isinstance(carried, Description) else Description()
@@ -60,11 +73,20 @@ class Extractor:
         """Whether more is known of the model than the name of a function."""
         return self._module is not None or bool(self.description.attributes)
 
+    @property
+    def head(self) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        """W (k, d) and b (k,) of the final layer that the model carries, on the host, if any."""
+        carried = getattr(self._owner, "head", None)
+        if not isinstance(carried, (tuple, list)) or len(carried) != 2:
+            return None  # such as a layer that is called head
+        weight, bias = (_host(each) for each in carried)
+        return weight, bias
+
     def attributes(self) -> dict[str, str]:
         """Return what the store records: model, weights, and the versions of the libraries."""
         described = {"model": self._name, **self.description.attributes}
         if self._module is not None and "weights_sha256" not in described:
-            described["weights_sha256"] = _weights_sha256(self._module)
+            described["weights_sha256"] = weights_sha256(self._module)
         versions = arrays.versions(("numpy", "torch"))
         return {**described, **{f"{name}_version": v for name, v in versions.items()}}
 
@@ -73,18 +95,22 @@ class Extractor:
         """Have the model on its device; afterwards it, and torch's random states, are as before."""
         forked = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(forked), devices.placed(self._module, self.device):
-            yield
+            try:
+                yield
+            finally:
+                _make_ordinary(self._module)
 
     def __call__(self, inputs: Any) -> dict[str, torch.Tensor]:
-        """Return the outputs for ``inputs`` (n, ...), detached, by name.
+        """Return the outputs for ``inputs`` (n, ...), or a mapping of such, detached, by name.
 
         Raises
         ------
         DataError
             When an output is no tensor or has another number of rows than the inputs.
         """
+        rows = count_rows(inputs)
         with _evaluating(self._module), torch.inference_mode():
-            found = self._model(_tensor(inputs).to(self.device))
+            found = self._called(inputs)
         named = found if isinstance(found, Mapping) else {"features": found}
         for name, output in named.items():
             if not isinstance(output, torch.Tensor):
@@ -92,12 +118,41 @@ class Extractor:
                     f"the model gave a {type(output).__name__} as {name!r}: expected a tensor, or "
                     "a mapping from names to tensors"
                 )
-            if output.shape[:1] != (len(inputs),):
+            if output.shape[:1] != (rows,):
                 raise DataError(
-                    f"the model gave {name!r} of shape {tuple(output.shape)} for {len(inputs)} "
+                    f"the model gave {name!r} of shape {tuple(output.shape)} for {rows} "
                     "inputs: expected the rows along the first axis"
                 )
         return {str(name): output.detach() for name, output in named.items()}
+
+    def _called(self, inputs: Any) -> Any:
+        if not isinstance(inputs, Mapping):
+            return self._model(self._moved(inputs))
+        return call(self._model, {str(name): self._moved(x) for name, x in inputs.items()})
+
+    def _moved(self, given: Any) -> Any:
+        tensor = _tensor(given)
+        wide = tensor.dtype in (torch.float32, torch.float64)
+        return tensor.to(self.device, self._half if wide and self._half else tensor.dtype)
+
+
+def call(model: Callable[..., Any], inputs: Any) -> Any:
+    """Call a model: with a mapping by name where it is, or belongs to, a module that takes all."""
+    if not isinstance(inputs, Mapping) or devices.module_of(model) is None:
+        return model(inputs)
+    named = inspect.signature(getattr(model, "forward", model)).parameters.values()
+    taken = {each.name for each in named if each.kind is not each.POSITIONAL_ONLY}
+    return model(**inputs) if taken.issuperset(inputs) else model(inputs)
+
+
+def count_rows(inputs: Any) -> int:
+    """Return the rows n of inputs (n, ...), or of a mapping of them; DataError where they differ."""
+    if not isinstance(inputs, Mapping):
+        return len(inputs)
+    lengths = {str(name): len(given) for name, given in inputs.items()}
+    if len(set(lengths.values())) != 1:
+        raise DataError(f"inputs by name must have the same number of rows, got {lengths}")
+    return next(iter(lengths.values()))
 
 
 def declare(
@@ -115,7 +170,8 @@ def declare(
     for name, output in outputs.items():
         if name in specs:
             raise ConfigError(f"the model calls an output {name!r}, which the source provides")
-        shape, layout = tuple(output.shape[1:]), (layouts or {}).get(name, "")
+        shape = tuple(output.shape[1:])
+        layout = (layouts or {}).get(name, _LETTERS.get(name, "D") if len(shape) == 1 else "")
         if len(layout) != len(shape) and (layout or len(shape) > 1):
             raise ConfigError(
                 f"rows of {name!r} have shape {shape}: expected a layout of one letter per axis, "
@@ -166,11 +222,13 @@ def _evaluating(module: Any) -> Iterator[None]:
     """Put every module in evaluation mode; restore flags and buffers afterwards."""
     modules = list(module.modules()) if module is not None else []
     flags = [(each, each.training) for each in modules]
+    weights = list(module.parameters()) if module is not None else []
+    learning = [(each, each.requires_grad) for each in weights]
     buffers = [
         (each, name, buffer, buffer.clone())
         for each in modules
         for name, buffer in each._buffers.items()
-        if buffer is not None
+        if buffer is not None and buffer.device.type != "meta"  # offloaded: it holds nothing
     ]
     try:
         if any(training for _, training in flags):
@@ -179,6 +237,9 @@ def _evaluating(module: Any) -> Iterator[None]:
     finally:
         for each, training in flags:
             each.training = training
+        for weight, learns in learning:
+            if weight.requires_grad != learns:
+                weight.requires_grad_(learns)
         for each, name, buffer, saved in buffers:
             if each._buffers[name] is not buffer:
                 each._buffers[name] = buffer
@@ -192,8 +253,41 @@ def _name(model: Any) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _weights_sha256(module: Any) -> str:
-    """Return a hash over names, dtypes, shapes and bytes of all weights and saved buffers."""
+def _half_of(module: Any) -> torch.dtype | None:
+    """Return the half precision that all floating weights of a module have, or None."""
+    weights = list(module.parameters()) if module is not None else []
+    dtypes = {each.dtype for each in weights if each.is_floating_point()}
+    halves = (torch.float16, torch.bfloat16)
+    return dtypes.pop() if len(dtypes) == 1 and dtypes <= set(halves) else None
+
+
+def _make_ordinary(module: Any) -> None:
+    """Replace tensors that modules kept of a call, such as tables of angles, by ordinary ones.
+
+    What inference mode has made could not be trained with afterwards.
+    """
+    for each in module.modules() if module is not None else ():
+        for kept in (vars(each), each._buffers):
+            for name, tensor in list(kept.items()):
+                if isinstance(tensor, torch.Tensor) and tensor.is_inference():
+                    kept[name] = tensor.clone()
+
+
+def _host(given: Any) -> NDArray[Any]:
+    """Return weights on the host; halves as float32."""
+    if not isinstance(given, torch.Tensor):
+        return np.asarray(given)
+    wide = given.detach().to(dtype=torch.float32 if given.itemsize < 4 else given.dtype)
+    found: NDArray[Any] = wide.cpu().numpy().copy()
+    return found
+
+
+def weights_sha256(module: Any) -> str:
+    """Return a hash over names, dtypes, shapes and bytes of all weights and saved buffers.
+
+    A module that wraps another one to look into it names that as ``tapped``.
+    """
+    module = getattr(module, "tapped", module)
     total = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         if isinstance(tensor, torch.Tensor):

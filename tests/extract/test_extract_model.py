@@ -175,7 +175,7 @@ def test_inputs_go_to_where_the_model_is():
 
 def test_bfloat16_is_handed_over_as_its_bits():
     ones = Extractor(lambda x: torch.ones(len(x), 3, dtype=torch.bfloat16))(np.zeros(2))
-    assert declare(ones)["features"] == ArraySpec((3,), "bfloat16")
+    assert declare(ones)["features"] == ArraySpec((3,), "bfloat16", "D")
     extract(lambda x: x.bfloat16(), Rows(images(6)), writer := Memory(6, 4))
     bits = writer["features"]
     assert bits.dtype == np.uint16
@@ -202,7 +202,8 @@ def test_layouts_are_declared_and_never_guessed():
     outputs = {"features": torch.zeros(2, 49, 8), "logits": torch.zeros(2, 5)}
     specs = declare(outputs, {"features": "TD"})
     assert specs["features"] == ArraySpec((49, 8), "float32", "TD")
-    assert specs["logits"] == ArraySpec((5,), "float32")
+    assert specs["logits"] == ArraySpec((5,), "float32", "K")
+    assert declare({"features": torch.zeros(2, 5)})["features"] == ArraySpec((5,), "float32", "D")
     assert specs["labels"] == specs["ids"] == ArraySpec((), "int64")
     with pytest.raises(ConfigError, match=r"shape \(49, 8\): expected a layout of one letter"):
         declare(outputs)
