@@ -1,0 +1,53 @@
+"""What goes wrong while files of other programs are read, as errors that name file and remedy."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import ConfigError, CorruptError, DataError, FeatfoldError, MissingInputError
+
+
+@contextmanager
+def told(path: Path, *damage: type[Exception], where: str = "") -> Iterator[None]:
+    """Make clear errors of what a library raises for a file; ``damage`` is its own besides OSError.
+
+    Raises :class:`MissingInputError` for a file that is not there, :class:`DataError` for one that
+    may not be read, :class:`CorruptError` otherwise; ``where`` says which part of it was read.
+    """
+    part = f", {where}," if where else ""
+    faults: tuple[type[Exception], ...] = (OSError, *damage)
+    try:
+        yield
+    except FeatfoldError:
+        raise
+    except FileNotFoundError as error:
+        raise MissingInputError(f"{path} is not there") from error
+    except PermissionError as error:
+        raise DataError(
+            f"{path} may not be read (permission denied); let your user read it: chmod +r"
+        ) from error
+    except faults as error:
+        why = " ".join(str(error).split())[:300]
+        raise CorruptError(
+            f"{path}{part} cannot be read ({why}); save it again, or restore it from a copy"
+        ) from error
+
+
+def package(name: str, extra: str, path: Path) -> Any:
+    """Import an optional package; raises :class:`ConfigError` that names the extra with it."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise ConfigError(
+            f"{path}: reading it needs {name.partition('.')[0]} ({error}); "
+            f"pip install 'featfold[{extra}]'"
+        ) from None
+
+
+def is_packed(attributes: Any) -> bool:
+    """Tell whether numbers must be scaled before they mean anything (CF conventions)."""
+    return bool(attributes.get("scale_factor", 1) != 1 or attributes.get("add_offset", 0) != 0)
