@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from pipeline import locks
 from pipeline.chunk import ArraySpec, Block
 from pipeline.errors import CorruptError, ExistsRefusedError, FeatfoldError, MissingInputError
 from pipeline.store import disk, layout, manifest
@@ -87,9 +88,25 @@ class Store:
         """Return a writer that resumes, or appends to, an existing split."""
         return SplitWriter(self.path, name, self._declared(name))
 
-    def lock(self, name: str) -> AbstractContextManager[object]:
-        """Hold a split for as long as it is filled; LockedError at once if somebody else does."""
-        return disk.locked(self.path, f"{name}.filling", timeout_seconds=0.0)
+    def lock(
+        self, name: str, part: tuple[int, int] | None = None
+    ) -> AbstractContextManager[object]:
+        """Hold a split for as long as it is filled; LockedError at once if somebody else does.
+
+        As ``part`` (i, n), only that share of it: other shares may be held beside it.
+        """
+        own = f"{name}.filling"
+        if not isinstance(self.path, Path):
+            return disk.locked(self.path, own, timeout_seconds=0.0)
+        stem = self.path.with_name(f".{self.path.name}.{own.replace('/', '+')}")
+        return locks.hold_shared(stem, f"{self.path}, {own}", part)
+
+    def finish(self, name: str) -> None:
+        """Declare a split whole that was created as :data:`layout.UNFINISHED`."""
+        with disk.told(name, self.path), disk.locked(self.path, name):
+            attributes = disk.read_group(self.path / name)
+            if attributes.pop(layout.UNFINISHED, None) is not None:
+                disk.write_group(self.path / name, attributes)
 
     def create_split(
         self,

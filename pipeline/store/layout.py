@@ -21,6 +21,7 @@ from pipeline.store.flushed import FlushedStore
 SCHEMA_VERSION = 1
 DECLARATION = "featfold"  # attribute of a group that holds what this package knows of it
 MANIFEST = "manifest"
+UNFINISHED = "unfinished"  # attribute of a split that is appended to, until its last row is there
 CHUNK_NBYTES = 16 * 2**20
 BLOCK_NBYTES = 500_000_000
 LARGEST_CHUNK_NBYTES = 2**31 - 1  # codecs take no larger buffer

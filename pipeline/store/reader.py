@@ -230,6 +230,11 @@ def open_split(root: Path, name: str, *, allow_partial: bool = False) -> StoredS
         )
     if not count:
         raise IncompleteError(f"{root}, split {name} holds no rows yet; append some first")
+    if declared.attributes.get(layout.UNFINISHED) and not allow_partial:
+        raise IncompleteError(
+            f"{root}, split {name} is incomplete: it ends for now at row {blocks[-1].stop}, before "
+            f"the end of its source; finish writing it, or allow a partial read of what is there"
+        )
     return StoredSplit(root, name, declared, tuple(records[b.index] for b in blocks[:count]))
 
 
