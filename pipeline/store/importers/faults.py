@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline.errors import ConfigError, CorruptError, DataError, FeatfoldError, MissingInputError
 
 
@@ -46,6 +48,12 @@ def package(name: str, extra: str, path: Path) -> Any:
             f"{path}: reading it needs {name.partition('.')[0]} ({error}); "
             f"pip install 'featfold[{extra}]'"
         ) from None
+
+
+def native(dtype: Any) -> np.dtype[Any]:
+    """Return the dtype of numbers in the byte order of this machine; others stay as they are."""
+    found = np.dtype(dtype)
+    return found.newbyteorder("=") if found.kind in "biuf" else found
 
 
 def is_packed(attributes: Any) -> bool:

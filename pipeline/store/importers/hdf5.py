@@ -10,7 +10,7 @@ import numpy as np
 
 from pipeline.errors import DataError
 from pipeline.store.importers import Importer, Rows, Unreadable, has_suffix
-from pipeline.store.importers.faults import is_packed, package, told
+from pipeline.store.importers.faults import is_packed, native, package, told
 from pipeline.store.importers.sliced import SlicedRows, in_bands
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
@@ -61,10 +61,10 @@ def hdf5_rows(path: Path) -> dict[str, Rows]:
 
 
 def _rows(path: Path, name: str, node: Any) -> Rows:
-    shape, dtype = tuple(node.shape), np.dtype(node.dtype).newbyteorder("=")
+    shape, dtype = tuple(node.shape), native(node.dtype)
     what = f"{path}, {name}"
     if dtype.kind not in "biuf":
-        why = f"{what} holds {'text' if dtype.kind in 'OSU' else dtype}; expected numbers"
+        why = f"{what} holds {'text' if dtype.kind in 'OSTU' else dtype}; expected numbers"
         return Unreadable(why, shape, dtype)
     if is_packed(node.attrs):
         why = f"{what} is packed by scale_factor and add_offset; save the numbers themselves"

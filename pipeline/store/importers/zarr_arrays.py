@@ -1,0 +1,137 @@
+"""zarr of format 2 or 3, written by anything: an array, or all arrays of a group by their paths.
+
+Opened read-only. Each chunk is read once. Chunks that were never written read as the fill value,
+so an array of floats that lacks some is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import ConfigError, DataError
+from pipeline.store import layout
+from pipeline.store.importers import Importer, Rows, Unreadable, array_name
+from pipeline.store.importers.faults import is_packed, native, told
+from pipeline.store.importers.sliced import SlicedRows, in_bands
+
+V3, V2_ARRAY, V2_GROUP = "zarr.json", ".zarray", ".zgroup"
+_DAMAGE = (ValueError, RuntimeError, KeyError, TypeError)
+
+
+class _Array:
+    """One array, opened at the first read."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.name = path, name
+        self._array: Any = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Array, (self.path, self.name)
+
+    def fill(self, out: np.ndarray[Any, Any], start: int) -> None:
+        import zarr
+
+        stop = start + len(out)
+        with told(self.path, *_DAMAGE, where=f"rows {start}-{stop}"):
+            if self._array is None:
+                self._array = zarr.open_array(self.path, mode="r")
+            out[...] = self._array[start:stop]
+
+    def close(self) -> None:
+        self._array = None
+
+
+def zarr_rows(path: Path) -> dict[str, Rows]:
+    """Return the rows of an array, called by its folder, or of those of a group by their paths.
+
+    Raises :class:`ConfigError` for metadata of both formats in one place and for stores of this
+    package, :class:`CorruptError` for what zarr cannot open, :class:`DataError` without arrays.
+    """
+    found = dict(_named(path))
+    if not found:
+        raise DataError(f"{path} is a zarr group without arrays with rows; expected (n, ...)")
+    return found
+
+
+def _named(path: Path) -> Iterator[tuple[str, Rows]]:
+    import zarr
+
+    _check_format(path)
+    if not _is_group(path):
+        with told(path, *_DAMAGE):
+            array = zarr.open_array(path, mode="r")
+        if array.ndim:
+            yield array_name(path), _rows(path, path.name, array)
+        return
+    with told(path, *_DAMAGE):
+        group = zarr.open_group(path, mode="r", use_consolidated=False)
+        members = sorted(group.members(max_depth=None), key=lambda member: member[0])
+    if layout.DECLARATION in group.attrs:
+        raise ConfigError(
+            f"{path} is a store of featfold, or a split of one, already: use it as it is"
+        )
+    for name, member in members:
+        _check_format(path / name)
+        if isinstance(member, zarr.Array) and member.ndim:
+            yield name, _rows(path / name, name, member)
+
+
+def _check_format(path: Path) -> None:
+    """Raise :class:`ConfigError` where metadata of both formats lie side by side."""
+    both = [name for name in (V2_ARRAY, V2_GROUP) if (path / name).exists()]
+    if both and (path / V3).exists():
+        raise ConfigError(
+            f"{path} holds metadata of zarr format 3 (zarr.json) and of format 2 ({both[0]}), so "
+            "that programs see different arrays; remove the one that another program wrote"
+        )
+
+
+def _is_group(path: Path) -> bool:
+    if not (path / V3).exists():
+        return not (path / V2_ARRAY).exists()
+    with told(path, ValueError, KeyError, TypeError):
+        return bool(json.loads((path / V3).read_text(encoding="utf-8"))["node_type"] == "group")
+
+
+def _rows(path: Path, name: str, array: Any) -> Rows:
+    shape, dtype = tuple(array.shape), native(array.dtype)
+    logical = str(array.attrs.get("logical_dtype", ""))
+    is_bfloat16 = logical == layout.BFLOAT16 and dtype == np.uint16
+    row_nbytes = math.prod(shape[1:]) * dtype.itemsize
+    try:
+        _check_numbers(path, array, dtype)
+        source = in_bands(_Array(path, name), shape[0], array.chunks[0], row_nbytes, str(path))
+    except DataError as error:
+        return Unreadable(str(error), shape, dtype)
+    return SlicedRows(source, shape, dtype, layout.BFLOAT16 if is_bfloat16 else "")
+
+
+def _check_numbers(path: Path, array: Any, dtype: np.dtype[Any]) -> None:
+    """Raise :class:`DataError` for text, packed numbers, and floats that were never written."""
+    if dtype.kind not in "biuf":
+        raise DataError(f"{path} holds {dtype}; expected numbers")
+    if is_packed(array.attrs):
+        raise DataError(
+            f"{path} is packed by scale_factor and add_offset; save the numbers themselves"
+        )
+    with told(path, *_DAMAGE):
+        lacking = array.nchunks - array.nchunks_initialized if dtype.kind == "f" else 0
+    if lacking > 0:
+        raise DataError(
+            f"{path} lacks {lacking:,} of {array.nchunks:,} chunks, whose rows read as the fill "
+            f"value {array.fill_value}; finish writing it, or write it again with "
+            "write_empty_chunks=True if that is what they hold"
+        )
+
+
+def _opens(path: Path) -> bool:
+    return any((path / name).is_file() for name in (V3, V2_ARRAY, V2_GROUP))
+
+
+FORMAT = Importer("zarr", (), _opens, zarr_rows)
