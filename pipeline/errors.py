@@ -60,6 +60,10 @@ class LockedError(FeatfoldError, TimeoutError):
     exit_code = 75
 
 
+class UnreachableError(FeatfoldError):
+    """A service that could not be reached, or kept failing, for as long as it was asked."""
+
+
 class NotJoinedError(FeatfoldError, TimeoutError):
     """A metric sync that some ranks of a process group did not join; nothing was exchanged."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -13,17 +12,18 @@ from typing import Any
 from pipeline import locks
 from pipeline.chunk import ArraySpec, Block
 from pipeline.errors import CorruptError, ExistsRefusedError, FeatfoldError, MissingInputError
-from pipeline.store import disk, layout, manifest
+from pipeline.store import disk, layout, manifest, place
 from pipeline.store.declaration import Declaration, check_version, declare
 from pipeline.store.reader import StoredSplit, open_split
 from pipeline.store.writer import REPLACES, SplitWriter
 
 
 class Store:
-    """A directory of splits; reading it needs no permission to write."""
+    """A directory of splits, or a prefix of an object store; reading needs no right to write."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: place.Place) -> None:
+        self.path: Any = path
+        """Where it lies: a ``pathlib.Path``, or what stands for a URL."""
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r})"
@@ -32,12 +32,13 @@ class Store:
     def create(cls, path: str | Path, *, overwrite: bool = False) -> Store:
         """Create an empty store; raises ExistsRefusedError where something is already.
 
+        ``path`` is a folder, or the URL of a place in an object store (s3://, gs://, az://).
         ``overwrite`` moves an existing store aside (``.NAME.replaced-...`` in the same folder); it
         is removed when the first block of the new one is committed, not before.
         """
-        root = Path(path).absolute()
+        root = place.at(path)
         with disk.told(root.name, root.parent):
-            root.parent.mkdir(parents=True, exist_ok=True)
+            disk.make(root.parent)
             replaced: list[str] = []
             with disk.locked(root, ""):
                 if _is_taken(root):
@@ -49,13 +50,26 @@ class Store:
 
     @classmethod
     def open(cls, path: str | Path) -> Store:
-        """Open an existing store; nothing is written.
+        """Open an existing store, in a folder or at a URL; nothing is written.
 
         Raises MissingInputError where there is none, ConfigError for another format or version.
         """
-        root = Path(path).absolute()
+        root = place.at(path)
         check_version(disk.read_group(root), str(root))
         return cls(root)
+
+    @staticmethod
+    def is_at(path: str | Path) -> bool:
+        """Tell whether something is there: a store, or what :meth:`open` has a word to say of."""
+        root = place.at(path)
+        if isinstance(root, place.ObjectPlace):
+            return disk.is_group(root) or not (root.is_read_only or not root.children())
+        return root.exists()
+
+    def has(self, name: str) -> bool:
+        """Tell whether there is a split of this name."""
+        layout.check_split_name(name)
+        return self._exists(name)
 
     def splits(self) -> tuple[str, ...]:
         """Return the names of all splits, in-distribution ones first, numbers by value."""
@@ -143,7 +157,7 @@ class Store:
         return SplitWriter(self.path, name, declared)
 
     def _exists(self, name: str) -> bool:
-        return (self.path / name / layout.MANIFEST / disk.GROUP_FILE).exists()
+        return disk.is_group(self.path / name / layout.MANIFEST)
 
     def _check_exists(self, name: str) -> None:
         layout.check_split_name(name)
@@ -168,22 +182,26 @@ class Store:
 
     def _write_groups(self, name: str, declared: Declaration) -> None:
         """Write the groups above the split, the split, and its manifest: only then it exists."""
-        for parent in reversed((self.path / name).relative_to(self.path).parents[:-1]):
-            if not (self.path / parent / disk.GROUP_FILE).exists():
-                disk.write_group(self.path / parent, {})
+        *above, _ = name.split("/")
+        for depth in range(1, len(above) + 1):
+            parent = self.path.joinpath(*above[:depth])
+            if not disk.is_group(parent):
+                disk.write_group(parent, {})
         disk.write_group(self.path / name, declared.to_attributes())
         disk.write_group(self.path / name / layout.MANIFEST, {})
 
 
-def _is_taken(root: Path) -> bool:
+def _is_taken(root: Path | place.ObjectPlace) -> bool:
     """Tell whether something is there already, other than what a killed creation left."""
+    if isinstance(root, place.ObjectPlace):
+        return bool(root.children())
     if not root.is_dir():
         return root.exists()
     disk.sweep(root, Path(disk.GROUP_FILE).stem)
     return any(root.iterdir())
 
 
-def _replace(root: Path, overwrite: bool) -> list[str]:
+def _replace(root: Path | place.ObjectPlace, overwrite: bool) -> list[str]:
     """Move an existing store aside and return the names under which replaced stores are kept."""
     try:
         kept = list(disk.read_group(root)[layout.DECLARATION].get(REPLACES, ()))
@@ -196,8 +214,25 @@ def _replace(root: Path, overwrite: bool) -> list[str]:
             f"{root} is a store already: open it to resume, or ask to overwrite it"
         )
     if kept and not any(manifest.indexes(root / name) for name in layout.split_names(root)):
-        shutil.rmtree(root)
+        disk.remove_tree(root)
         return kept
     aside = f".{root.name}.replaced-{uuid.uuid4().hex[:8]}"
-    root.rename(root.with_name(aside))
+    if isinstance(root, place.ObjectPlace):
+        _move_aside(root, [*kept, aside])
+    else:
+        root.rename(root.with_name(aside))
     return [*kept, aside]
+
+
+def _move_aside(root: place.ObjectPlace, kept: list[str]) -> None:
+    """Copy a store beside itself, and delete it here: its own group goes last, and tells of both.
+
+    Killed before the copies are whole, this leaves the store as it was; killed later, a store that
+    lacks blocks, which the next ``overwrite`` replaces.
+    """
+    attributes = disk.read_group(root)
+    moving = root.move(root.with_name(kept[-1]), disk.GROUP_FILE)
+    next(moving)
+    own = {**attributes[layout.DECLARATION], REPLACES: kept}
+    disk.write_group(root, {**attributes, layout.DECLARATION: own})
+    next(moving, None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.chunk import ArraySpec
 from pipeline.store import checksum, layout
+from pipeline.store.place import Place
 from pipeline.store.raw import MISSING
 from pipeline.store.reads import count
 
@@ -22,7 +22,7 @@ class CodedChunks:
     """Reads rows of one array of one block through zarr; keeps the stored chunk it read last."""
 
     def __init__(
-        self, array: Any, directory: Path, split: str, spec: ArraySpec, chunk_rows: int, stop: int
+        self, array: Any, directory: Place, split: str, spec: ArraySpec, chunk_rows: int, stop: int
     ) -> None:
         self.array, self.directory, self.split, self.spec = array, directory, split, spec
         self.chunk_rows, self.stop = chunk_rows, stop

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +13,7 @@ from pipeline.chunk import ArraySpec, Block
 from pipeline.errors import CorruptError
 from pipeline.store import checksum, layout
 from pipeline.store.coded import CODEC_FACTOR
+from pipeline.store.place import Place
 from pipeline.store.prefetch import SLOTS
 
 FAULTS = (OSError, ValueError, RuntimeError)
@@ -56,7 +56,7 @@ class Column:
     """Rows of one array of a block, in slots that are filled in turn."""
 
     def __init__(
-        self, root: Path, split: str, name: str, spec: ArraySpec, chunks: Chunks,
+        self, root: Place, split: str, name: str, spec: ArraySpec, chunks: Chunks,
         chunk_rows: int, block: Block, expected: str, step_rows: int,
     ) -> None:  # fmt: skip
         self.root, self.split, self.name, self.spec = root, split, name, spec

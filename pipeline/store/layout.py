@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import zarr
@@ -17,7 +16,9 @@ from pipeline.arrays import Array
 from pipeline.chunk import ArraySpec
 from pipeline.errors import ConfigError, DataError
 from pipeline.store.flushed import FlushedStore
+from pipeline.store.place import ObjectPlace, Place, each, is_local
 
+PlaceT = TypeVar("PlaceT", bound=Place)
 SCHEMA_VERSION = 1
 DECLARATION = "featfold"  # attribute of a group that holds what this package knows of it
 MANIFEST = "manifest"
@@ -53,12 +54,30 @@ def check_split_name(name: str) -> None:
         )
 
 
-def split_names(root: Path) -> Iterator[str]:
-    """Yield the splits of a store that have a manifest: in-distribution first, numbers by value."""
+def split_names(root: Place) -> Iterator[str]:
+    """Yield the splits of a store that have a manifest: in-distribution first, numbers by value.
+
+    A web server lists nothing: of a store that one offers, only splits without NAME are found.
+    """
+    there = _object_names(root) if isinstance(root, ObjectPlace) else None
     for kind, pattern in zip(KINDS, _PATTERNS, strict=True):
-        found = root.glob(f"{kind.replace('NAME', '*')}/{MANIFEST}/zarr.json")
-        names = (path.parent.parent.relative_to(root).as_posix() for path in found)
+        names = _local_names(root, kind) if there is None else there
         yield from sorted(filter(pattern.fullmatch, names), key=_natural)
+
+
+def _local_names(root: Place, kind: str) -> Iterator[str]:
+    assert is_local(root)
+    found = root.glob(f"{kind.replace('NAME', '*')}/{MANIFEST}/zarr.json")
+    return (path.parent.parent.relative_to(root).as_posix() for path in found)
+
+
+def _object_names(root: ObjectPlace) -> list[str]:
+    folders = [kind.removesuffix("/NAME") for kind in KINDS if kind.endswith("/NAME")]
+    listed = [[]] if root.is_read_only else each(lambda f: (root / f).children(), folders, root)
+    named = [f"{f}/{name}" for f, names in zip(folders, listed, strict=False) for name in names]
+    asked = [kind for kind in KINDS if not kind.endswith("/NAME")] + named
+    there = each(lambda name: (root / name / MANIFEST / "zarr.json").exists(), asked, root)
+    return [name for name, found in zip(asked, there, strict=True) if found]
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
@@ -135,7 +154,7 @@ def check_mask(specs: Mapping[str, ArraySpec], where: str) -> None:
 
 
 def create_array(
-    directory: Path, spec: ArraySpec, rows: int, chunk_rows: int, sample: np.ndarray[Any, Any]
+    directory: Place, spec: ArraySpec, rows: int, chunk_rows: int, sample: np.ndarray[Any, Any]
 ) -> None:
     """Create the zarr array of ``spec`` with ``rows`` rows.
 
@@ -144,7 +163,12 @@ def create_array(
     trial = _create({}, "trial", spec, len(sample), len(sample), compress=True)
     trial[:] = sample
     saves_a_third = trial.nbytes_stored() * 3 <= sample.nbytes * 2
-    _create(str(directory), directory.name, spec, rows, chunk_rows, compress=saves_a_third)
+    store: Any = str(directory)
+    if isinstance(directory, ObjectPlace):
+        from pipeline.store.object_array import zarr_store
+
+        store = zarr_store(directory, read_only=False)
+    _create(store, directory.name, spec, rows, chunk_rows, compress=saves_a_third)
 
 
 def _create(
@@ -165,19 +189,25 @@ def _create(
         attributes={"logical_dtype": spec.dtype, "layout": spec.layout},
         zarr_format=3,
         config={"write_empty_chunks": True},
-        overwrite=True,
+        overwrite=isinstance(store, str),  # a folder may hold what is left of an older creation
     )
 
 
-def open_array(directory: Path, mode: str) -> Any:
+def open_array(directory: Place, mode: str) -> Any:
     """Open a zarr array so that chunks of nothing but fill values are written as well.
 
     The metadata does not hold that wish, and ``zarr.open_array(config=...)`` ignores it.
     """
-    store = FlushedStore(directory, read_only=mode == "r")
+    store: Any
+    if isinstance(directory, ObjectPlace):
+        from pipeline.store.object_array import zarr_store
+
+        store = zarr_store(directory, read_only=mode == "r")
+    else:
+        store = FlushedStore(directory, read_only=mode == "r")
     return zarr.open_array(store, mode=mode).with_config({"write_empty_chunks": True})
 
 
-def chunk_file(directory: Path, index: int, spec: ArraySpec) -> Path:
-    """Return the file of a chunk of the array in ``directory``."""
+def chunk_file(directory: PlaceT, index: int, spec: ArraySpec) -> PlaceT:
+    """Return the file, or object, of a chunk of the array in ``directory``."""
     return directory.joinpath("c", str(index), *("0" for _ in spec.shape))

@@ -11,12 +11,14 @@ import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 from pipeline.chunk import Block
-from pipeline.errors import CorruptError
+from pipeline.errors import CorruptError, ExistsRefusedError, MissingInputError
 from pipeline.store import disk, layout
 from pipeline.store.declaration import Declaration
+from pipeline.store.place import ObjectPlace, Place, each, is_local
+
+_BLOCK = "block-"
 
 
 @dataclass(frozen=True)
@@ -73,17 +75,38 @@ class Record:
         return bool(self.arrays)
 
 
-def write_record(split: Path, record: Record) -> None:
-    """Write or replace the record of a block: the moment at which the block counts."""
-    disk.write_group(_directory(split, record.index), asdict(record))
+def write_record(split: Place, record: Record, *, new: bool = False) -> None:
+    """Write or replace the record of a block: the moment at which the block counts.
+
+    In an object store the record of a block that had none is ``new``: of two writers of one block
+    the first is kept, and the other is refused unless it wrote the same rows.
+    """
+    try:
+        disk.write_group(_directory(split, record.index), asdict(record), new=new)
+    except ExistsRefusedError:
+        other = read_record(split, record.index)
+        if other is not None and other.arrays == record.arrays:
+            return
+        who = "somebody else" if other is None else other.writer
+        raise ExistsRefusedError(
+            f"{split}: block {record.index} (rows {record.start}-{record.start + record.rows}) was "
+            f"written with other rows by {who} meanwhile; a block has one writer at a time: write "
+            "it again with overwrite=True"
+        ) from None
 
 
-def read_record(split: Path, index: int) -> Record | None:
+def read_record(split: Place, index: int) -> Record | None:
     """Return the record of a block, or None if it was never written."""
     directory = _directory(split, index)
-    if not (directory / disk.GROUP_FILE).exists():
-        return None
-    found = disk.read_group(directory)
+    if is_local(directory):
+        if not disk.is_group(directory):
+            return None
+        found = disk.read_group(directory)
+    else:
+        try:
+            found = disk.read_attributes(directory)
+        except MissingInputError:
+            return None
     try:
         stored = {name: Stored(**entry) for name, entry in found.pop("arrays").items()}
         return Record(**found, arrays=stored)
@@ -91,16 +114,40 @@ def read_record(split: Path, index: int) -> Record | None:
         raise CorruptError(f"{directory}: the record is damaged ({error})") from error
 
 
-def indexes(split: Path) -> list[int]:
+def indexes(split: Place) -> list[int]:
     """Return the indexes of all blocks with a record, in order."""
-    files = (split / layout.MANIFEST).glob(f"block-*/{disk.GROUP_FILE}")
-    return sorted(int(file.parent.name.partition("-")[2]) for file in files)
+    directory = split / layout.MANIFEST
+    if isinstance(directory, ObjectPlace):
+        names = [name for name in directory.children() if name.startswith(_BLOCK)]
+    else:
+        assert is_local(directory)
+        names = [file.parent.name for file in directory.glob(f"{_BLOCK}*/{disk.GROUP_FILE}")]
+    return sorted(int(name.removeprefix(_BLOCK)) for name in names)
 
 
-def read_records(split: Path) -> dict[int, Record]:
+def read_records(split: Place) -> dict[int, Record]:
     """Return the records of all blocks that were ever committed, by index."""
-    records = (read_record(split, index) for index in indexes(split))
+    if isinstance(split, ObjectPlace) and split.is_read_only:
+        return _probed(split)
+    records = each(lambda index: read_record(split, index), indexes(split), split)
     return {record.index: record for record in records if record is not None}
+
+
+def _probed(split: ObjectPlace) -> dict[int, Record]:
+    """Return the records of a split that a web server offers, which lists nothing.
+
+    Blocks are numbered from 0 without gaps but for those not written yet of a split with allotted
+    blocks, so the records are asked for until one beyond these is not there.
+    """
+    declared = Declaration.from_attributes(disk.read_attributes(split), str(split))
+    allotted = list(range(len(declared.allotted)))
+    found = each(lambda index: read_record(split, index), allotted, split)
+    records = {record.index: record for record in found if record is not None}
+    index = len(allotted)
+    while (record := read_record(split, index)) is not None:
+        records[index] = record
+        index += 1
+    return records
 
 
 def committed(records: Mapping[int, Record]) -> dict[int, Record]:
@@ -128,5 +175,5 @@ def describe_rows(blocks: Iterable[Block]) -> str:
     return f"rows {shown}" + (f" and {len(spans) - 8} more ranges" if len(spans) > 8 else "")
 
 
-def _directory(split: Path, index: int) -> Path:
-    return split / layout.MANIFEST / f"block-{index:05d}"
+def _directory(split: Place, index: int) -> Place:
+    return split / layout.MANIFEST / f"{_BLOCK}{index:05d}"

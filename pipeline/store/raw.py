@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from pipeline.chunk import ArraySpec
 from pipeline.store import checksum, disk, layout
+from pipeline.store.place import Place
 from pipeline.store.reads import count
 
 CHECKSUM_NBYTES = 4
@@ -26,7 +26,7 @@ _UNORDERED: dict[int, tuple[Any, ...]] = {1: (("bytes", {}),)}
 """The codec of single bytes, which have no order."""
 
 
-def checksum_nbytes(directory: Path, spec: ArraySpec, chunk_rows: int) -> int | None:
+def checksum_nbytes(directory: Place, spec: ArraySpec, chunk_rows: int) -> int | None:
     """Return the bytes of the checksum behind the rows of a raw chunk: 4, or 0 without one.
 
     None if the chunks of the array in ``directory`` are not raw, or its metadata cannot be read.
@@ -60,7 +60,7 @@ class RawChunks:
     """Reads rows of one array from its chunk files, front to back; keeps one file open."""
 
     def __init__(
-        self, directory: Path, split: str, spec: ArraySpec, chunk_rows: int, trailer_nbytes: int
+        self, directory: Any, split: str, spec: ArraySpec, chunk_rows: int, trailer_nbytes: int
     ) -> None:
         self.directory, self.split, self.spec = directory, split, spec
         self.chunk_rows, self.trailer_nbytes = chunk_rows, trailer_nbytes
@@ -82,7 +82,7 @@ class RawChunks:
             count(self.split, self.directory.name, index)
             self._file, self._index, self._next, self._crc32c = self._open(index), index, first, 0
         self._file.seek((start - first) * self.spec.nbytes)
-        crc32c = _read_into(self._file, out)
+        crc32c = read_into(self._file, out)
         if start == self._next:
             self._crc32c = checksum.joined(self._crc32c, crc32c, out.nbytes)
             self._next = stop
@@ -91,14 +91,14 @@ class RawChunks:
             trailer = self._file.read(self.trailer_nbytes)
             self.close()
             if whole:
-                _compare(self._crc32c, trailer)
+                compare(self._crc32c, trailer)
         return crc32c
 
     def check(self, index: int) -> None:
         """Read one whole chunk, and raise as :meth:`read` would if it was damaged."""
         with self._open(index) as file:
             rows = np.empty(self.chunk_rows * self.spec.nbytes, np.uint8)
-            _compare(_read_into(file, rows), file.read(self.trailer_nbytes))
+            compare(read_into(file, rows), file.read(self.trailer_nbytes))
 
     def close(self) -> None:
         """Close the file that is open, if one is."""
@@ -120,7 +120,8 @@ class RawChunks:
         return cast(BinaryIO, file)
 
 
-def _compare(computed: int, trailer: bytes) -> None:
+def compare(computed: int, trailer: bytes) -> None:
+    """Raise ValueError unless a checksum is the one behind the rows, where there is one."""
     stored = int.from_bytes(trailer, "little") if trailer else computed
     if stored != computed:
         raise ValueError(
@@ -129,7 +130,7 @@ def _compare(computed: int, trailer: bytes) -> None:
         )
 
 
-def _read_into(file: BinaryIO, out: np.ndarray[Any, Any]) -> int:
+def read_into(file: BinaryIO, out: np.ndarray[Any, Any]) -> int:
     """Fill a contiguous array from a file, and return its checksum."""
     left, crc32c = out.reshape(-1).view(np.uint8), 0
     while len(left):

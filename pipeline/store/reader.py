@@ -10,13 +10,12 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from functools import cached_property, lru_cache
-from pathlib import Path
 from typing import Any
 
 from pipeline.chunk import Arena, Block, Chunk, Schema
 from pipeline.content import digest
 from pipeline.errors import ConfigError, CorruptError, DataError, IncompleteError
-from pipeline.store import disk, layout, manifest, raw
+from pipeline.store import disk, layout, manifest, place, raw
 from pipeline.store.coded import CodedChunks
 from pipeline.store.column import Chunks, Column, Finding, reading_nbytes
 from pipeline.store.declaration import Declaration
@@ -33,12 +32,12 @@ class StoredSplit:
 
     def __init__(
         self,
-        root: Path,
+        root: place.Place,
         name: str,
         declared: Declaration,
         records: tuple[manifest.Record, ...],
     ) -> None:
-        self.root = root
+        self.root: Any = root
         self.name = name
         self.declared = declared
         self.records = records
@@ -117,12 +116,13 @@ class StoredSplit:
         self._check_pinned(block)
 
     def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
-        """Return the most memory that :meth:`read` holds: slots, and what zarr takes to decode."""
+        """Return the most memory that :meth:`read` holds: slots, and chunks to fetch or decode."""
         names = self.schema.touched(fields)
         largest = max(block.rows for block in self.blocks)
         step = min(self._step(step_rows), largest)
         sizes = self.declared.chunk_rows
-        coded = {name: min(sizes[name], largest) for name in names if self._trailer(name) is None}
+        held = [name for name in names if self._is_remote or self._trailer(name) is None]
+        coded = {name: min(sizes[name], largest) for name in held}
         specs = {name: self.schema.arrays[name] for name in names}
         return reading_nbytes(specs, coded, step, SLOTS if step < largest else 1)
 
@@ -190,9 +190,17 @@ class StoredSplit:
     def _chunks(self, name: str, block: Block) -> Chunks:
         directory, trailer = self.root / self.name / name, self._trailer(name)
         spec, rows = self.declared.arrays[name], self.declared.chunk_rows[name]
+        if trailer is not None and self._is_remote:
+            from pipeline.store.object_array import ObjectChunks
+
+            return ObjectChunks(directory, self.name, spec, rows, trailer, block)
         if trailer is not None:
             return raw.RawChunks(directory, self.name, spec, rows, trailer)
         return CodedChunks(self._array(name), directory, self.name, spec, rows, block.stop)
+
+    @property
+    def _is_remote(self) -> bool:
+        return not place.is_local(self.root)
 
     def _trailer(self, name: str) -> int | None:
         """Bytes behind the rows of a raw chunk; None for an array that zarr must decode."""
@@ -215,7 +223,7 @@ class StoredSplit:
         return self._arrays[name]
 
 
-def open_split(root: Path, name: str, *, allow_partial: bool = False) -> StoredSplit:
+def open_split(root: place.Place, name: str, *, allow_partial: bool = False) -> StoredSplit:
     """Open a split; raises IncompleteError that names the rows which were never committed."""
     declared = Declaration.from_attributes(disk.read_group(root / name), f"{root}, split {name}")
     records = manifest.read_records(root / name)
@@ -241,7 +249,7 @@ def open_split(root: Path, name: str, *, allow_partial: bool = False) -> StoredS
 @lru_cache(maxsize=64)
 def _reopen(root: str, name: str, last: int, pin: str) -> StoredSplit:
     """Open a pickled split in another process, once, and make sure that it is still the same."""
-    split = open_split(Path(root), name, allow_partial=True)
+    split = open_split(place.at(root), name, allow_partial=True)
     records = tuple(record for record in split.records if record.index <= last)
     if not records or (split := StoredSplit(split.root, name, split.declared, records)).pin != pin:
         raise DataError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from pipeline.errors import CorruptError, MissingInputError
@@ -13,6 +12,7 @@ from pipeline.store import disk, manifest
 from pipeline.store.catalog import Store
 from pipeline.store.column import Finding
 from pipeline.store.declaration import Declaration
+from pipeline.store.place import Place
 from pipeline.store.reader import StoredSplit
 
 
@@ -93,7 +93,7 @@ def _known(store: Store, name: str) -> tuple[Declaration, dict[int, manifest.Rec
     return declared, manifest.read_records(split)
 
 
-def _compression(directory: Path) -> str:
+def _compression(directory: Place) -> str:
     try:
         found = json.loads((directory / disk.GROUP_FILE).read_text(encoding="utf-8"))
         names = [codec["name"] for codec in found["codecs"]]

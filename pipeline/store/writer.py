@@ -8,7 +8,6 @@ count.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -27,6 +26,7 @@ from pipeline.errors import (
 )
 from pipeline.store import checksum, disk, layout, manifest
 from pipeline.store.declaration import Declaration
+from pipeline.store.place import Place, each
 
 REPLACES = "replaces"
 REPLACED = r"\.[^/\\]+\.replaced-[0-9a-f]{8}"
@@ -40,11 +40,11 @@ class SplitWriter:
     machines that share the file system.
     """
 
-    def __init__(self, root: Path, name: str, declared: Declaration) -> None:
-        self.root = root
+    def __init__(self, root: Place, name: str, declared: Declaration) -> None:
+        self.root: Any = root
         self.name = name
         self.declared = declared
-        self._split = root / name
+        self._split: Any = root / name
 
     @property
     def blocks(self) -> tuple[Block, ...]:
@@ -92,7 +92,7 @@ class SplitWriter:
             with self._guard(block):
                 if known is not None and known.committed:
                     manifest.write_record(self._split, manifest.Record.of(block, generation, {}))
-                self._put(block, contents, generation)
+                self._put(block, contents, generation, new=known is None)
 
     def remove(self, block_index: int) -> Block:
         """Take a block out for good, and return it; the other blocks keep their index and rows.
@@ -118,7 +118,7 @@ class SplitWriter:
                 file.unlink(missing_ok=True)
         return record.block
 
-    def _own_files(self, block: Block) -> Iterator[Path]:
+    def _own_files(self, block: Block) -> Iterator[Place]:
         """Yield the chunk files that hold rows of no other block."""
         others = [other for other in self.blocks if other != block]
         for name, spec in self.declared.arrays.items():
@@ -143,7 +143,7 @@ class SplitWriter:
                 block = self._next_block(rows)
                 for name in self.declared.arrays:
                     self._resize(name, block.stop)
-                self._put(block, contents, 0)
+                self._put(block, contents, 0, new=True)
         return block
 
     def _told(self, block: Block, what: str = "") -> AbstractContextManager[None]:
@@ -212,12 +212,12 @@ class SplitWriter:
 
     def _create_arrays(self, contents: Mapping[str, Array]) -> None:
         """Create the arrays at the first write, when a first chunk can be tried for compression."""
-        made = [self._split / name / disk.GROUP_FILE for name in self.declared.arrays]
-        if all(path.exists() for path in made):
+        names = list(self.declared.arrays)
+        if all(each(lambda name: disk.is_group(self._split / name), names, self._split)):
             return
         with disk.locked(self.root, self.name):
             for name, spec in self.declared.arrays.items():
-                if not (self._split / name / disk.GROUP_FILE).exists():
+                if not disk.is_group(self._split / name):
                     self._create_array(name, spec, contents[name])
 
     def _create_array(self, name: str, spec: ArraySpec, given: Array) -> None:
@@ -225,7 +225,7 @@ class SplitWriter:
         chunk_rows = self.declared.chunk_rows[name]
         sample = layout.encode(given[:chunk_rows], spec)
         layout.create_array(directory, spec, self.declared.rows or 0, chunk_rows, sample)
-        (directory / "c").mkdir(exist_ok=True)
+        disk.make(directory / "c")
         disk.sync(directory / disk.GROUP_FILE)
         disk.sync_names([directory / disk.GROUP_FILE], top=self._split)
 
@@ -243,13 +243,16 @@ class SplitWriter:
             return nullcontext()
         return disk.locked(self.root, self.name)
 
-    def _put(self, block: Block, contents: Mapping[str, Array], generation: int) -> None:
+    def _put(
+        self, block: Block, contents: Mapping[str, Array], generation: int, *, new: bool
+    ) -> None:
         """Write the chunks of a block, flush them, and commit."""
         stored = {
             name: self._put_array(block, name, spec, contents[name])
             for name, spec in self.declared.arrays.items()
         }
-        manifest.write_record(self._split, manifest.Record.of(block, generation, stored))
+        record = manifest.Record.of(block, generation, stored)
+        manifest.write_record(self._split, record, new=new)
         forget_replaced(self.root)
 
     def _put_array(self, block: Block, name: str, spec: ArraySpec, given: Array) -> manifest.Stored:
@@ -272,7 +275,7 @@ class SplitWriter:
         return manifest.Stored(nbytes, checksum.hexadecimal(crc32c))
 
 
-def forget_replaced(root: Path) -> None:
+def forget_replaced(root: Any) -> None:
     """Remove the stores that this one replaces, now that it holds a block of its own."""
     attributes = disk.read_group(root)
     if not attributes[layout.DECLARATION].get(REPLACES):
@@ -281,7 +284,7 @@ def forget_replaced(root: Path) -> None:
         attributes = disk.read_group(root)
         for name in attributes[layout.DECLARATION].pop(REPLACES, ()):
             if re.fullmatch(REPLACED, name):  # a store that came from elsewhere may name anything
-                shutil.rmtree(root.with_name(name), ignore_errors=True)
+                disk.remove_tree(root.with_name(name), ignore_errors=True)
         disk.write_group(root, attributes)
 
 
