@@ -15,7 +15,7 @@ from pipeline.errors import ConfigError
 from pipeline.evaluation import Evaluation, Sets
 from pipeline.fitted import Fitted, FittedDetector, members_of
 from pipeline.inputs import Detectors, as_split, detectors_by_id, is_text, ood_splits
-from pipeline.loaders import Given, jobs_of
+from pipeline.loaders import Call, Given, fit_at_work
 from pipeline.procedure import Scored
 from pipeline.scoring import classes_of, scores_of, skips_of
 from pipeline.views import Stored, View
@@ -37,6 +37,7 @@ def fit(
     val: Any = None,
     model: Any = None,
     device: Any = None,
+    stream: bool | None = None,
 ) -> Fitted:
     """Fit detectors out of core, all in the same passes over the data.
 
@@ -48,7 +49,12 @@ def fit(
     ``val`` are further in-distribution rows, for the detectors with ``fit_split: val`` and for the
     scales of ensembles.
     With ``model``, a module or any callable that runs on ``device``, ``data`` and ``val`` are
-    loaders of (inputs, labels), read once: see :func:`pipeline.extract.loading.extracted`.
+    loaders of (inputs, labels), read once: see :func:`pipeline.extract.loading.opened`. Where one
+    pass is enough for every detector, rows go straight from the model into the statistics and are
+    written nowhere; else they lie in temporary files of ``cache`` meanwhile. ``stream=True`` asks
+    for the former, and raises :class:`~pipeline.errors.ConfigError` after one batch, naming the
+    detectors that need a second pass; ``stream=False`` asks for the latter. The number of classes
+    must be known for it, from ``classes`` or the logits. The memory of the model is not planned.
 
     What a stored split was fitted on before is not read again: partials are kept in ``cache``.
     ``pin`` is an earlier fit of the same store whose first passes are kept as they were, so that
@@ -61,10 +67,8 @@ def fit(
     chosen = detectors_by_id(detectors)
     trace = Trace()
     given = Given(data, val, head, classes)
-    with (
-        jobs_of(chosen, given, model, device, cluster, workers, memory, cache) as prepared,
-        workplace(prepared, cluster, workers, memory, cache) as place,
-    ):
+    call = Call(model, device, stream, cluster, workers, memory, cache)
+    with fit_at_work(chosen, given, call) as (prepared, place):
         pinned = pinned_to(pin.turns, cache, store_of(prepared)) if pin else None
         outcomes = run_jobs(
             prepared, place.execute, skip_nonfinite=skips, trace=trace, pin=pinned, room=place.room
@@ -84,6 +88,7 @@ def score(
     cache: str | Path | None = None,
     model: Any = None,
     device: Any = None,
+    stream: bool | None = None,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Return the scores of every fitted detector by id, all from one pass over ``data``.
 
@@ -91,7 +96,7 @@ def score(
     score of each, as the detector's ``image`` says. Higher means more out-of-distribution. A row
     that is not finite in what a detector reads is an error; with ``nonfinite="skip"`` its score is
     NaN: thresholds and metrics leave it out, ``predict`` gives -1. With ``model``, ``data`` is a
-    loader of inputs, as in :func:`fit`.
+    loader of inputs, as in :func:`fit`; with ``stream=False`` it goes through temporary files.
     """
     return scores_of(
         fitted,
@@ -104,6 +109,7 @@ def score(
         cache=cache,
         model=model,
         device=device,
+        stream=stream,
     )
 
 

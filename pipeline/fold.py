@@ -89,11 +89,12 @@ def fold(
     group = _Group(late, split.schema, arena, block)
     group.grain = group_of(split, statistics, rows, shrink)
     groups = gathers([group] if late else [], split.schema, arena, block)
-    read_nbytes = 0
+    read_nbytes = read_rows = 0
     step = step_of(split, statistics, shrink)
     step_rows = None if step == split.chunk_rows else step
     for chunk in split.read(block, fields_read(split, statistics, rows), step_rows):
         read_nbytes += arrays.nbytes(chunk.arrays)
+        read_rows += chunk.rows
         chunk.move(place, arena)
         with _quietly(chunk):
             for member in members:
@@ -109,9 +110,9 @@ def fold(
     return Partial(
         tuple(member.close() for member in folds),
         tuple(member.used for member in folds),
-        block.rows,
+        read_rows,  # fewer than in the block where a stream ended within it
         read_nbytes,
-        tuple((output.array,) for output in outputs),
+        tuple((output.array[:read_rows],) for output in outputs),
     )
 
 

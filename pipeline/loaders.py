@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from pipeline import files
 from pipeline.chunk import Split
 from pipeline.engine import Job
+from pipeline.errors import ConfigError, FeatfoldError
 from pipeline.inputs import (
     VAL_SPLIT,
     as_split,
@@ -21,56 +21,34 @@ from pipeline.inputs import (
     val_split,
 )
 from pipeline.procedure import Detector
-from pipeline.workplace import planned
+from pipeline.streams import FILES, streaming
+from pipeline.workplace import Workplace, planned, workplace
+
+Prepare = Callable[..., dict[str, Job]]
+"""Returns the jobs over splits, one for each of the data that are given."""
 
 
-class SplitOf(Protocol):
-    """Returns data as a split."""
+class Load(NamedTuple):
+    """Data of a call: rows, or, with a model, a loader of inputs."""
 
-    def __call__(
-        self,
-        data: Any,
-        *,
-        name: str = "id/train",
-        classes: int | None = None,
-        labelled: bool = True,
-        check: Callable[[Split], object] = lambda promised: None,
-    ) -> Split: ...
+    data: Any
+    name: str
+    classes: int | None
+    """None where the data say it, or those that were given before."""
+    labelled: bool = True
 
 
-@contextmanager
-def splits_of(model: Any, device: Any, cache: str | Path | None) -> Iterator[SplitOf]:
-    """Yield what makes splits of data, which can be read until the end of the context.
+class Call(NamedTuple):
+    """What a call says of where and how it runs: see :func:`pipeline.api.fit`."""
 
-    Without a model, data are rows already: see :func:`pipeline.inputs.as_split`. With one, they are
-    loaders, each of which is read once; what the model gives lies in temporary files of the cache,
-    so that any detector may pass over it as often as it needs: see
-    :func:`pipeline.extract.loading.extracted`. ``check`` is called with a split like the one to
-    come before most of it is extracted.
-    """
-    if model is None:
-        yield _as_they_are
-        return
-    from pipeline.extract.loading import extracted  # torch is loaded only to extract
-
-    directory = cache_directory(cache).absolute()
-    files.sweep(directory)
-    folder = directory / files.unfinished("loader")
-    try:
-        yield partial(extracted, model=model, device=device, folder=folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _as_they_are(
-    data: Any,
-    *,
-    name: str = "id/train",
-    classes: int | None = None,
-    labelled: bool = True,
-    check: Callable[[Split], object] = lambda promised: None,
-) -> Split:
-    return as_split(data, name=name, classes=classes)
+    model: Any
+    device: Any
+    stream: bool | None
+    cluster: str
+    workers: int | None
+    memory: str | int
+    cache: str | Path | None
+    stage: str = "fit"
 
 
 class Given(NamedTuple):
@@ -83,31 +61,129 @@ class Given(NamedTuple):
 
 
 @contextmanager
-def jobs_of(
-    chosen: Mapping[str, Detector],
-    given: Given,
-    model: Any,
-    device: Any,
-    cluster: str,
-    workers: int | None,
-    memory: str | int,
-    cache: str | Path | None,
-) -> Iterator[dict[str, Job]]:
-    """Yield the jobs of a fit; what a loader gives is planned for after its first batch."""
+def fit_at_work(
+    chosen: Mapping[str, Detector], given: Given, call: Call
+) -> Iterator[tuple[dict[str, Job], Workplace]]:
+    """Yield the jobs of a fit, and what runs them."""
 
-    def prepare(split: Split, val: Split | None) -> dict[str, Job]:
+    def prepare(split: Split, val: Split | None = None) -> dict[str, Job]:
         further = {} if val is None else {VAL_SPLIT: val}
         return fit_jobs(chosen, split, choose_head(given.head, split.schema), further)
 
-    def check(promised: Split) -> None:
-        val = promised if given.val is not None else None
-        planned(prepare(promised, val), cluster, workers, memory)
+    loads = [Load(given.data, "id/train", given.classes)]
+    if given.val is not None:
+        loads.append(Load(given.val, VAL_SPLIT, None))
+    with at_work(loads, prepare, call) as found:
+        yield found
 
-    with splits_of(model, device, cache) as split_of:
-        split = split_of(given.data, classes=given.classes, check=check)
-        if given.val is None:
-            yield prepare(split, None)
-            return
-        k = split.schema.classes
-        val = val_split(split_of(given.val, name=VAL_SPLIT, classes=k), k)
-        yield prepare(split, val)
+
+@contextmanager
+def at_work(
+    loads: Sequence[Load], prepare: Prepare, call: Call
+) -> Iterator[tuple[dict[str, Job], Workplace]]:
+    """Yield jobs over data, and what runs them; what cannot be is refused first.
+
+    Without a model, data are rows already: see :func:`pipeline.inputs.as_split`. With one, they are
+    loaders, each of which is read once: straight into the folds where one pass is enough and the
+    number of classes is known, else into temporary files of the cache, so that any detector may
+    pass over them as often as it needs. See :func:`pipeline.extract.loading.opened`.
+    """
+    if call.stream not in (None, True, False):
+        raise ConfigError(f"stream: {call.stream!r}; expected True, False, or None to choose")
+    if call.model is None:
+        if call.stream:
+            raise ConfigError("stream: True needs a model= whose rows are folded as it makes them")
+        with _placed(prepare(*_as_they_are(loads)), call) as found:
+            yield found
+        return
+    with _through_model(loads, prepare, call) as found:
+        yield found
+
+
+@contextmanager
+def _through_model(
+    loads: Sequence[Load], prepare: Prepare, call: Call
+) -> Iterator[tuple[dict[str, Job], Workplace]]:
+    from pipeline.extract.loading import opened  # torch is loaded only to extract
+
+    def open_(load: Load, classes: int | None) -> AbstractContextManager[Any]:
+        return opened(
+            load.data, call.model, device=call.device, name=load.name, classes=classes,
+            labelled=load.labelled,
+        )  # fmt: skip
+
+    def check(promised: Split) -> None:
+        jobs = prepare(promised, *(promised for _ in loads[1:]))
+        planned(jobs, call.cluster, call.workers, call.memory, stage=call.stage)
+
+    directory = cache_directory(call.cache).absolute()
+    files.sweep(directory)
+    folder = directory / files.unfinished("loader")
+    first, *others = loads
+    try:
+        with ExitStack() as held:
+            loaded = held.enter_context(open_(first, first.classes))
+            if (place := _straight(loaded, others, prepare, call)) is not None:
+                later = [held.enter_context(open_(each, loaded.classes)) for each in others]
+                yield prepare(*(each.streamed() for each in (loaded, *later))), place
+                return
+            splits = [loaded.filed(folder, check)]
+        for load in others:
+            with open_(load, splits[0].schema.classes) as loaded:
+                splits.append(loaded.filed(folder))
+        with _placed(prepare(*splits), call) as found:
+            yield found
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _straight(
+    loaded: Any, others: Sequence[Load], prepare: Prepare, call: Call
+) -> Workplace | None:
+    """Return what folds rows as they come; None where that cannot be and was not asked for."""
+    if call.stream is False:
+        return None
+    try:
+        return _planned_straight(loaded, others, prepare, call)
+    except FeatfoldError:
+        if call.stream:
+            raise
+        return None  # what is wrong with the call itself is so with files, too
+
+
+def _planned_straight(
+    loaded: Any, others: Sequence[Load], prepare: Prepare, call: Call
+) -> Workplace:
+    if loaded.classes is None:
+        raise ConfigError(
+            "the number of classes is known only when the last label was seen, and a fold needs it "
+            f"before the first row: pass classes=, have the model give logits, or give {FILES}"
+        )
+    split = loaded.streamed()
+    few = None
+    if split.shape.rows is None or others:
+        rows = split.shape.rows or loaded.batch_rows
+        few = prepare(split.like(split.name, rows), *(split.like(e.name, rows) for e in others))
+    prepared = prepare(split, *(split.like(each.name, None) for each in others))
+    return streaming(
+        prepared, few, cluster=call.cluster, workers=call.workers, memory=call.memory,
+        stage=call.stage,
+    )  # fmt: skip
+
+
+@contextmanager
+def _placed(prepared: dict[str, Job], call: Call) -> Iterator[tuple[dict[str, Job], Workplace]]:
+    with workplace(
+        prepared, call.cluster, call.workers, call.memory, call.cache, stage=call.stage
+    ) as place:
+        yield prepared, place
+
+
+def _as_they_are(loads: Sequence[Load]) -> list[Split]:
+    splits: list[Split] = []
+    for load in loads:
+        if splits:
+            splits.append(val_split(load.data, splits[0].schema.classes))
+        else:
+            splits.append(as_split(load.data, name=load.name, classes=load.classes))
+    return splits

@@ -16,11 +16,10 @@ from pipeline.content import value
 from pipeline.engine import Job, run_jobs
 from pipeline.errors import ConfigError
 from pipeline.evaluation import Tabled
-from pipeline.loaders import splits_of
+from pipeline.loaders import Call, Load, at_work
 from pipeline.procedure import TRAIN, Passes, Procedure, Scored, Scorer, Scores
 from pipeline.quantiles import order_statistics
 from pipeline.views import Every, View
-from pipeline.workplace import planned, workplace
 
 Decisions = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -128,6 +127,7 @@ def over_rows(
     cache: str | Path | None = None,
     model: Any = None,
     device: Any = None,
+    stream: bool | None = None,
 ) -> dict[str, Any]:
     """Return what a procedure of every detector makes of rows, all of them in the same passes.
 
@@ -140,18 +140,12 @@ def over_rows(
             member.accept(split)
         return {name: Job(procedure_of(f), {TRAIN: (split,)}) for name, f in fitted.items()}
 
-    def check(promised: Split) -> None:
-        planned(prepare(promised), cluster, workers, memory, stage="score")
-
-    with splits_of(model, device, cache) as split_of:
-        split = split_of(
-            data, name="id/test", classes=classes_of(fitted), labelled=False, check=check
+    call = Call(model, device, stream, cluster, workers, memory, cache, "score")
+    load = Load(data, "id/test", classes_of(fitted), labelled=False)
+    with at_work([load], prepare, call) as (prepared, place):
+        return run_jobs(
+            prepared, place.execute, stage="score", skip_nonfinite=skips, room=place.room
         )
-        prepared = prepare(split)
-        with workplace(prepared, cluster, workers, memory, cache, stage="score") as place:
-            return run_jobs(
-                prepared, place.execute, stage="score", skip_nonfinite=skips, room=place.room
-            )
 
 
 def skips_of(nonfinite: str) -> bool:

@@ -95,7 +95,8 @@ class Workplace:
     """What executes passes, and the room that a worker has for one."""
 
     execute: Execute
-    room: Room
+    room: Room | None
+    """None where nothing may be cut into stripes: a stream is read once."""
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from pipeline.engine.settings import DEFAULTS as DEFAULTS
 from pipeline.engine.settings import PARTIALS as PARTIALS
 from pipeline.engine.settings import Finished as Finished
 from pipeline.engine.settings import Settings as Settings
+from pipeline.engine.streaming import Streaming as Streaming
 from pipeline.engine.threads import Threads as Threads
 from pipeline.engine.tree import tree as tree
 from pipeline.jobs import Job as Job

@@ -1,72 +1,148 @@
-"""The rows of a loader: through a model into temporary files, holding one batch at a time."""
+"""The rows of a loader: through a model, one batch at a time, into files or straight to a fold."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
 from pipeline.chunk import Split
 from pipeline.errors import ConfigError, DataError
-from pipeline.extract.model import Extractor, integers
+from pipeline.extract.model import Extractor, count_rows, integers
+from pipeline.extract.stream import Shape, StreamedSplit
 from pipeline.extract.temporary import ExtractedSplit, TemporaryRows
 from pipeline.store import layout
-from pipeline.store.memory import LARGEST_CLASSES
+from pipeline.store.file_rows import FileRows
+from pipeline.store.memory import BLOCK_NBYTES, CHUNK_NBYTES, LARGEST_CLASSES
 
 Contents = dict[str, NDArray[Any]]
 Check = Callable[[Split], object]
 LABELS, FEATURES, LOGITS = "labels", "features", "logits"
 
 
-def extracted(
+@contextmanager
+def opened(
     loader: Iterable[Any],
     model: Callable[[Any], Any],
     *,
-    folder: Path,
     device: Any = None,
     name: str = "id/train",
     classes: int | None = None,
     labelled: bool = True,
-    check: Check = lambda promised: None,
-) -> ExtractedSplit:
-    """Run a model over a loader, once, and return its rows as a split of files in ``folder``.
+) -> Generator[Loaded]:
+    """Have a model where it computes, and yield a loader whose first rows went through it.
 
     ``loader`` gives batches (inputs, labels) of any number of rows; labels are integers (n,).
     ``model`` returns features, tokens (n, t, d) or pooled (n, d), or a mapping of arrays by name:
     {"features": ..., "logits": ...}. bfloat16 is widened to float32. Without ``classes``, k is the
     width of the logits, else the largest label plus one. Unless ``labelled``, labels are not looked
-    at, and batches of inputs alone will do. Where k is known beforehand, ``check`` is called after
-    the first batch with a split like the one that will be returned, to refuse what cannot be.
+    at, and batches of inputs alone will do.
 
     Raises
     ------
     ConfigError
         When the loader cannot be iterated over, or the model is not on ``device``: before a read.
     DataError
-        For batches or outputs of another form, no rows, or no label >= 0.
+        For batches or outputs of another form, and no rows.
     """
     extractor = _extractor(model, device)
-    reading = _Reading(extractor, name, classes, labelled)
-    with TemporaryRows(folder / name.replace("/", "+")) as rows, extractor.ready():
-        for batch in _batches(loader):
-            contents, count = reading.read(batch)
-            if not rows.rows and count:
-                _promise(reading, loader, rows, contents, count, check)
-            if count:
-                rows.add(contents, count)
-    if not rows.rows:
-        raise DataError(f"{name}: the loader gave no rows: expected batches (inputs, labels)")
-    if labelled and reading.largest < 0:
-        raise DataError(
-            f"{name}: of {rows.rows} rows of the loader none has a label >= 0, and fits leave out "
-            "rows with labels below 0; give in-distribution rows their classes as labels"
+    with extractor.ready():
+        yield Loaded(loader, _Reading(extractor, name, classes, labelled))
+
+
+class Loaded:
+    """The rows that a loader and a model give, once: into files, or batch by batch."""
+
+    def __init__(self, loader: Iterable[Any], reading: _Reading) -> None:
+        self._loader, self._reading = loader, reading
+        self._rest = self._read(_batches(loader))
+        first = next(self._rest, None)
+        if first is None:
+            raise DataError(
+                f"{reading.name}: the loader gave no rows: expected batches (inputs, labels)"
+            )
+        self._first: Contents = first
+        self.batch_rows = _rows_of(first)
+        _look(reading, first)
+
+    @property
+    def classes(self) -> int | None:
+        """Number of classes; None where only the last label will tell."""
+        return self._reading.classes
+
+    @property
+    def rows(self) -> int | None:
+        """How many rows there will be, where the loader leaves no doubt."""
+        return exact_rows(self._loader)
+
+    def filed(self, folder: Path, check: Check = lambda promised: None) -> ExtractedSplit:
+        """Write the rows into files of ``folder``, and return them as a split.
+
+        Where k is known beforehand, ``check`` is called first with a split like the one that will
+        be returned, to refuse what cannot be. Raises :class:`DataError` where no label is >= 0.
+        """
+        reading = self._reading
+        with TemporaryRows(folder / reading.name.replace("/", "+")) as rows:
+            shapes = {name: (array.shape[1:], array.dtype) for name, array in self._first.items()}
+            promised = rows.promised(shapes, _rows_to_come(self._loader, self.batch_rows))
+            rows.check_room(promised)
+            if reading.classes is not None:
+                check(reading.split(promised))
+            for contents in self._contents():
+                rows.add(contents, _rows_of(contents))
+        return reading.split(rows.arrays())
+
+    def streamed(self) -> StreamedSplit:
+        """Return the rows as a split that is read once; blocks are those that files would have.
+
+        Needs to know the number of classes.
+        """
+        reading, first = self._reading, self._first
+        total = sum(array[0].nbytes for array in first.values())
+        widest = max(array[0].nbytes for array in first.values())
+        enough = max(1, BLOCK_NBYTES // max(1, total), CHUNK_NBYTES // max(1, widest))
+        like = reading.split(
+            {n: FileRows(Path(n), (enough, *a.shape[1:]), a.dtype) for n, a in first.items()}
         )
-    return reading.split(rows.arrays())
+        shape = Shape(
+            reading.name, like.schema.arrays, like.schema.classes, like.chunk_rows,
+            like.blocks[0].rows, self.batch_rows, self.rows,
+        )  # fmt: skip
+        return StreamedSplit(shape, self._contents(), reading.attributes)
+
+    def _contents(self) -> Iterator[Contents]:
+        first, self._first = self._first, {}
+        yield first
+        del first
+        yield from self._rest
+
+    def _read(self, batches: Iterator[Any]) -> Iterator[Contents]:
+        """Yield the arrays of every batch that has rows; at the end look back at all of them."""
+        reading = self._reading
+        while True:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                break
+            except Exception as error:  # the loader's own, which says less than where it was
+                error.add_note(reading.where)
+                raise
+            contents, count = reading.read(batch)
+            del batch
+            if count:
+                yield contents
+                del contents
+        reading.check_whole(_batches_promised(self._loader), exact_rows(self._loader))
+
+
+def _rows_of(contents: Contents) -> int:
+    return len(next(iter(contents.values())))
 
 
 def _extractor(model: Callable[[Any], Any], device: Any) -> Extractor:
@@ -105,9 +181,14 @@ class _Reading:
         self._batches = self._rows = 0
         self._expected: dict[str, tuple[tuple[int, ...], str]] = {}
 
+    @property
+    def where(self) -> str:
+        """What names the batch that comes next."""
+        return f"{self.name}: batch {self._batches} of the loader, from row {self._rows} on"
+
     def read(self, batch: Any) -> tuple[Contents, int]:
         """Return the arrays of a batch, and its rows."""
-        where = f"{self.name}: batch {self._batches} of the loader, from row {self._rows} on"
+        where = self.where
         self._batches += 1
         inputs, given = self._pair(batch, where)
         count = _length(inputs, where)
@@ -121,6 +202,22 @@ class _Reading:
         self._compare(contents, where)
         self._rows += count
         return contents, count
+
+    def check_whole(self, batches: int | None, rows: int | None) -> None:
+        """Raise :class:`DataError` where rows are missing, or none has a label >= 0."""
+        short = batches is not None and self._batches < batches
+        if self._rows and (short or rows not in (None, self._rows)):
+            promised = f"{batches} batches" if short else f"{rows} rows"
+            raise DataError(
+                f"{self.name}: the loader ended after {self._batches} batches with {self._rows} "
+                f"rows, and says that it has {promised}; mend its length, or its data"
+            )
+        if self._rows and self.labelled and self.largest < 0:
+            raise DataError(
+                f"{self.name}: of {self._rows} rows of the loader none has a label >= 0, and fits "
+                "leave out rows with labels below 0; give in-distribution rows their classes as "
+                "labels"
+            )
 
     def split(self, rows: Mapping[str, Any]) -> ExtractedSplit:
         """Return rows in files as a split."""
@@ -169,15 +266,8 @@ class _Reading:
             )
 
 
-def _promise(
-    reading: _Reading,
-    loader: Any,
-    rows: TemporaryRows,
-    contents: Contents,
-    count: int,
-    check: Check,
-) -> None:
-    """Look at the first rows, and at what is known of all: refuse now what would be later."""
+def _look(reading: _Reading, contents: Contents) -> None:
+    """Look at the first rows: refuse now what would be later."""
     layouts = reading.extractor.description.layouts
     for name, array in contents.items():
         _check_layout(reading.name, name, array, layouts.get(name))
@@ -187,11 +277,28 @@ def _promise(
         reading.classes = contents[LOGITS].shape[1]
         if LABELS in contents:
             layout.check_labels(contents[LABELS], reading.classes, reading.name, 0)
-    shapes = {name: (array.shape[1:], array.dtype) for name, array in contents.items()}
-    promised = rows.promised(shapes, _rows_to_come(loader, count))
-    rows.check_room(promised)
-    if reading.classes is not None:
-        check(reading.split(promised))
+
+
+def exact_rows(loader: Any) -> int | None:
+    """Return how many rows a loader has, where nothing of it could make others of them."""
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        return None
+    if type(loader.batch_sampler) is not BatchSampler or loader.collate_fn is not default_collate:
+        return None
+    with suppress(TypeError):  # a sampler of unknown length
+        rows = len(loader.sampler)
+        size = loader.batch_sampler.batch_size
+        return rows // size * size if loader.drop_last else rows
+    return None
+
+
+def _batches_promised(loader: Any) -> int | None:
+    """Return how many batches a loader says it has; those of several processes may be fewer."""
+    if isinstance(getattr(loader, "dataset", None), IterableDataset):
+        return None
+    with suppress(TypeError):
+        return len(loader)
+    return None
 
 
 def _rows_to_come(loader: Any, count: int) -> int:
@@ -215,12 +322,13 @@ def _check_layout(split: str, name: str, array: NDArray[Any], declared: str | No
 
 
 def _length(inputs: Any, where: str) -> int:
-    shape: Any = getattr(inputs, "shape", ())
-    if not len(shape):
+    given = list(inputs.values()) if isinstance(inputs, Mapping) else [inputs]
+    if odd := [each for each in given if not len(getattr(each, "shape", ()))]:
         raise DataError(
-            f"{where}: inputs are a {type(inputs).__name__}: expected one tensor or array (n, ...)"
+            f"{where}: inputs are a {type(odd[0]).__name__}: expected a tensor or array (n, ...), "
+            "or a mapping of them by name"
         )
-    return int(shape[0])
+    return count_rows(inputs)
 
 
 def _host(output: torch.Tensor) -> NDArray[Any]:
