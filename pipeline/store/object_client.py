@@ -38,6 +38,9 @@ _OWN_RETRIES = {
     },
 }
 """What the client does by itself, within one of our tries."""
+_PLAIN = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
+"""What allows a service without TLS, such as one in the same rack."""
+_TRUE = ("1", "true", "yes", "on")
 _FINAL = re.compile(
     r"status code: (?!408|425|429)4\d\d|169\.254\.|metadata\.google|builder error|without LOCATION"
     r"|URL scheme is not allowed|invalid peer certificate|certificate verify|CertificateRequired"
@@ -132,7 +135,8 @@ def client(scheme: str, bucket: str) -> Any:
 def _client(scheme: str, bucket: str, process: int) -> Any:
     """Make the client of a bucket; it is not handed on to a forked process."""
     store = _library().store
-    options: dict[str, Any] = {**_TIMEOUTS, "allow_invalid_certificates": False}
+    plain = scheme == "http" or os.environ.get(_PLAIN.get(scheme, ""), "").lower() in _TRUE
+    options = {**_TIMEOUTS, "allow_invalid_certificates": False, "allow_http": plain}
     if scheme == "s3":
         more = _profile()
         return store.S3Store(bucket, client_options=options, retry_config=_OWN_RETRIES, **more)
@@ -142,7 +146,6 @@ def _client(scheme: str, bucket: str, process: int) -> Any:
         return store.AzureStore(
             container_name=bucket, client_options=options, retry_config=_OWN_RETRIES
         )
-    options["allow_http"] = scheme == "http"
     return store.HTTPStore.from_url(
         f"{scheme}://{bucket}", client_options=options, retry_config=_OWN_RETRIES
     )
