@@ -38,6 +38,10 @@ def check(library: str, truth: Ids, predicted: Ids, k: int, ignore: tuple[int, .
     pairs = arrays.count_pairs(*placed, k, ignore)
     assert arrays.library(pairs) == library
     assert "int64" in str(pairs.dtype)
+    more = any(not 0 <= one < k for one in ignore)
+    assert pairs.shape == (k, k + more)
+    assert not arrays.to_host(pairs)[:, k:].any()
+    pairs = pairs[:, :k]
     np.testing.assert_array_equal(arrays.to_host(pairs), expected)
     margins = arrays.count_margins(*placed, k, ignore)
     for found, right in zip(
@@ -93,8 +97,10 @@ def test_counts_of_many_tiles(k: int, dtype: str) -> None:
     kept = truth != void
     code = truth[kept].astype(np.int64) * k + predicted[kept]
     expected = np.bincount(code, minlength=k * k).reshape(k, k)
+    void_is_outside = not void < k
+    with_void = np.pad(expected, ((0, 0), (0, void_is_outside)))
     np.testing.assert_array_equal(
-        arrays.count_pairs(truth, predicted, k, (void,)), expected, strict=True
+        arrays.count_pairs(truth, predicted, k, (void,)), with_void, strict=True
     )
     right, rows, columns = arrays.count_margins(truth[::-1], predicted[::-1], k, (void,))
     np.testing.assert_array_equal(right, expected.diagonal())
@@ -136,12 +142,15 @@ def test_elements_outside_are_found(library: str, count: Any) -> None:
 
 @in_every_library
 def test_predicting_an_ignored_value_outside_is_a_miss(library: str) -> None:
-    """The pairs have no column for it: they refuse where margins count a miss."""
+    """It has a column of its own among the pairs."""
     placed = [PLACES[library].put(np.array(x)) for x in ([0, 1, 255], [255, 1, 0])]
     margins = [arrays.to_host(x).tolist() for x in arrays.count_margins(*placed, 2, (255,))]
     assert margins == [[0, 1], [1, 1], [0, 1]]
-    with pytest.raises(OutsideClassError, match="predicted: 1 elements such as 0"):
-        arrays.count_pairs(*placed, 2, (255,))
+    assert arrays.to_host(arrays.count_pairs(*placed, 2, (255,))).tolist() == [[0, 0, 1], [0, 1, 0]]
+    placed = [ids[:2] for ids in placed]
+    for count in (arrays.count_pairs, arrays.count_margins):
+        with pytest.raises(OutsideClassError, match="predicted: 1 elements such as 0"):
+            count(*placed, 2, (254, 256))
 
 
 @in_every_library

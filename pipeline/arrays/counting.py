@@ -79,19 +79,29 @@ def several_threads() -> Iterator[None]:
 
 @Kernel
 def count_pairs(truth: Array, predicted: Array, classes: int, ignore: tuple[int, ...]) -> Array:
-    """Return how often each true class (rows) was predicted as each (columns): (k, k) int64.
+    """Return how often each true class (rows) was predicted as each (columns): int64.
 
-    Elements whose truth is one of ``ignore`` do not count, whatever was predicted. Raises
-    :class:`OutsideClassError` for an element that counts and whose true or predicted class is none
-    of 0 to k - 1, TypeError for floats, ValueError for different shapes.
+    (k, k), or (k, k + 1) where some value of ``ignore`` lies outside 0 to k - 1: elements that are
+    predicted as such a value are in the last column. Elements whose truth is one of ``ignore`` do
+    not count, whatever was predicted. Raises :class:`OutsideClassError` for an element that counts
+    and whose true class is none of 0 to k - 1, or whose predicted one is neither that nor ignored,
+    TypeError for floats, ValueError for different shapes.
     """
     xp = namespace(truth, predicted)
-    total = xp.zeros((classes * classes,), dtype=xp.int64, device=device_of(truth))
-    for t, p in _counted(truth, predicted, classes, ignore, classes**2):
-        if bool(xp.any(_outside(p, classes))):
-            _check(truth, predicted, classes, ignore)
-        total = total + bincount(t * classes + p, classes * classes)
-    return xp.reshape(total, (classes, classes))
+    width = pair_width(classes, ignore)
+    total = xp.zeros((classes * width,), dtype=xp.int64, device=device_of(truth))
+    for t, p in _counted(truth, predicted, classes, ignore, classes * width):
+        outside = _outside(p, classes)
+        if bool(xp.any(outside)):
+            _check(truth, predicted, classes, ignore, ignore)
+            p = xp.where(outside, xp.full_like(p, classes), p)
+        total = total + bincount(t * width + p, classes * width)
+    return xp.reshape(total, (classes, width))
+
+
+def pair_width(classes: int, ignore: tuple[int, ...]) -> int:
+    """Return the columns of :func:`count_pairs`."""
+    return classes + any(not 0 <= one < classes for one in ignore)
 
 
 @count_pairs.fast("numpy")
@@ -103,8 +113,8 @@ def _count_pairs_numpy(
         return counts
     table = _pair_table(truth, predicted, classes, ignore)
     if table[:, classes].any():
-        _check(truth, predicted, classes, ignore)
-    return np.ascontiguousarray(table[:, :classes])
+        _check(truth, predicted, classes, ignore, ignore)
+    return np.ascontiguousarray(table[:, : pair_width(classes, ignore)])
 
 
 @count_pairs.fast("torch")
@@ -123,8 +133,8 @@ def count_margins(
 ) -> tuple[Array, Array, Array]:
     """Return three times (k,) int64: right, true and predicted elements of each class.
 
-    As :func:`count_pairs`, without its k x k integers; and a value of ``ignore`` outside 0 to k - 1
-    may be predicted, which is a miss for the true class of the element.
+    As :func:`count_pairs`, without its k x k integers: to predict a value of ``ignore`` outside 0
+    to k - 1 is a miss for the true class of the element.
     """
     xp = namespace(truth, predicted)
     totals = [xp.zeros((classes,), dtype=xp.int64, device=device_of(truth)) for _ in range(3)]

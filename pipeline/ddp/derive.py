@@ -63,16 +63,19 @@ class Kept:
         """Return what would have been kept if each group of classes had been one class."""
         if self.matrix is None:
             raise ConfigError(f"merge_classes: {self.where} holds no confusion matrix; {KEEP}")
-        member = np.zeros((len(self.matrix), len(groups)), np.int64)
+        k = len(self.matrix)
+        member = np.zeros((k, len(groups)), np.int64)
         for number, group in enumerate(groups):
             member[list(group), number] = 1
+        by_truth = member.T @ self.matrix
+        matrix = np.concatenate((by_truth[:, :k] @ member, by_truth[:, k:]), axis=1)
         arrays = dict(self.schema.arrays)
         if SCORES in arrays:  # one for each class
             arrays[SCORES] = replaced(
                 arrays[SCORES], shape=(len(groups), *arrays[SCORES].shape[1:])
             )
         schema = replaced(self.schema, classes=len(groups), arrays=arrays)
-        return replace(self, schema=schema, states={}, matrix=member.T @ self.matrix @ member)
+        return replace(self, schema=schema, states={}, matrix=matrix)
 
     def _answer(self, metric: Metric, request: Any) -> Any:
         state = self.states.get(digest(request))
@@ -82,7 +85,8 @@ class Kept:
             matrix = self._without(request.ignore)
             if isinstance(request, ConfusionMatrix):
                 return matrix
-            return ClassCounts(matrix.diagonal().copy(), matrix.sum(axis=1), matrix.sum(axis=0))
+            predicted = matrix[:, : len(matrix)].sum(axis=0)
+            return ClassCounts(matrix.diagonal().copy(), matrix.sum(axis=1), predicted)
         raise ConfigError(
             f"{name_of(metric)} does not follow from {self.where}: it needs "
             f"{type(request).__name__} with options that were not kept, and of which no confusion "

@@ -41,7 +41,7 @@ class KeptMatrix:
             return
         try:
             self.counts.update(preds, target)
-        except DataError as error:  # an ignored value that was predicted: a miss, but of no column
+        except DataError as error:  # scores of ignored classes, which metrics do not look at
             self.drop()
             warnings.warn(f"no confusion matrix is kept any more: {error}", stacklevel=4)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import numpy as np
 
 from pipeline import arrays
 from pipeline.arrays import Array
+from pipeline.arrays.counting import pair_width
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.statistics.base import fields_of
@@ -20,15 +22,16 @@ class ConfusionMatrix:
     """Counts (k, k) int64 of predicted classes ``of`` (columns) per true class ``by`` (rows).
 
     Both are integers of one shape, any number of them a row; elements whose label is one of
-    ``ignore`` do not count. Raises :class:`DataError` for an element that counts and whose true or
-    predicted class is not one of 0 to k-1.
+    ``ignore`` do not count. Where such a value lies outside 0 to k-1 there is another column, of
+    the elements that count and are predicted as it. Raises :class:`DataError` for an element that
+    counts and whose true or predicted class is not one of 0 to k-1.
     """
 
     of: View = Predicted()
     by: View = Labels()
     where: View = Valid()
     ignore: tuple[int, ...] = ()
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     additive: ClassVar[bool] = True
 
     @property
@@ -40,7 +43,7 @@ class ConfusionMatrix:
         return fields_of(*self.views)
 
     def empty(self, schema: Schema) -> Array:
-        return np.zeros((schema.classes, schema.classes), np.int64)
+        return np.zeros(self._shape(schema), np.int64)
 
     def absorb(self, state: Array, chunk: Chunk) -> Array:
         found = count_elements(arrays.count_pairs, chunk, self.of, self.by, self.where, self.ignore)
@@ -56,10 +59,10 @@ class ConfusionMatrix:
         return arrays.to_host(state)
 
     def state_nbytes(self, schema: Schema) -> int:
-        return 8 * schema.classes**2
+        return 8 * math.prod(self._shape(schema))
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
-        width = schema.classes**2
+        width = math.prod(self._shape(schema))
         return counting_nbytes(self.of, self.by, self.where, schema, rows, width)
 
     def stripes(self, schema: Schema, n: int) -> None:
@@ -67,3 +70,6 @@ class ConfusionMatrix:
 
     def join(self, results: object) -> object:
         return results
+
+    def _shape(self, schema: Schema) -> tuple[int, int]:
+        return schema.classes, pair_width(schema.classes, self.ignore)

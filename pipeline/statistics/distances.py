@@ -52,10 +52,13 @@ class Distances:
         k = chunk.schema.classes
         for truth, predicted, counts, weights in checked_tiles(self, chunk, k):
             xp = arrays.namespace(truth)
-            if bool(xp.any(counts & ((predicted < 0) | (predicted >= k)))):
+            nowhere = counts & ((predicted < 0) | (predicted >= k))
+            if bool(xp.any(nowhere)):
+                values = np.unique(arrays.to_host(predicted)[arrays.to_host(nowhere)]).tolist()
                 raise DataError(
-                    f"{chunk.split}: {self.ignore} are predicted where labels count, and are no "
-                    f"distance from a class; expected predictions of 0 to {k - 1} there"
+                    f"{chunk.split}: {', '.join(map(str, values))} is predicted where labels count "
+                    f"in rows {chunk.start}-{chunk.stop - 1}: a miss, but at no distance from a "
+                    "class; take kappa without a weighting, or predict a class there"
                 )
             apart = xp.abs(truth - predicted)[counts]
             if self.weights is None:

@@ -269,12 +269,28 @@ def test_many_classes_and_labels_that_are_not_exclusive_keep_no_matrix():
     assert Collection("iou", classes=1024).keep_matrix()
 
 
-def test_a_predicted_void_ends_the_matrix_and_says_so(tmp_path):
-    collection = Collection("iou", classes=3, ignore=VOID)
+def test_a_predicted_void_is_a_miss_in_the_matrix_too(tmp_path):
+    collection = Collection(["iou", "recall"], classes=3, ignore=VOID)
     collection.keep_matrix()
+    collection.update(np.array([0, VOID, 2, VOID]), np.array([0, 1, 2, 2]))
+    assert float(collection.compute()["iou_mean"]) == pytest.approx((1 + 0 + 1 / 2) / 3)
+    run = Run(tmp_path / "unet")
+    collection.write(run, run.open_attempt(), Moment("val", 1))
+    (epoch,) = after(run, ["recall", "confusion_matrix"], average="none")
+    found = epoch.numbers
+    assert [float(found[f"recall_{c}"]) for c in range(3)] == [1.0, 0.0, 0.5]
+    assert epoch.numbers["confusion_matrix"].undecided.tolist() == [0, 1, 1]
+    (epoch,) = after(run, "recall", merge_classes={"both": [1, 2]})
+    assert float(epoch.numbers["recall_mean"]) == pytest.approx((1 + 1 / 3) / 2)
+
+
+def test_scores_of_ignored_classes_may_end_the_matrix_which_says_so(tmp_path):
+    collection = Collection("nll", classes=3, ignore=0)
+    collection.keep_matrix()
+    scores = np.array([[np.nan, 1.0, 0.0], [0.0, 1.0, 0.0]])
     with pytest.warns(UserWarning, match="no confusion matrix is kept any more"):
-        collection.update(np.array([0, VOID]), np.array([0, 1]))
-    assert float(collection.compute()["iou_mean"]) == 0.5
+        collection.update(scores, np.array([0, 1]))
+    assert float(collection.compute()["nll"]) == pytest.approx(-np.log(np.e / (np.e + 2)))
     assert "matrix" not in collection.partial("unet", 1, Moment("val", 1)).about["definitions"]
 
 

@@ -184,8 +184,13 @@ class TestIgnore:
         y, p = (0, 1, 1, 255), (0, 1, 255, 7)
         assert every_class_metric(y, p, 2, ignore=255)["recall"] == 3 / 4
         assert every_class_metric(y, p, 2, ignore=255)["precision"] == 1
+        table = measured(metrics.ConfusionMatrix(ignore=255), y, p, 2)
+        assert table.counts.tolist() == [[1, 0], [0, 1]]
+        assert table.undecided.tolist() == [0, 1]
+        assert [x.tolist() for x in table.marginals] == [[1, 1], [1, 2], [1, 1]]
+        assert table.normalised().tolist() == [[1, 0], [0, 0.5]]
         with pytest.raises(DataError, match="1 prediction outside 0 to 1, first in row 2: 255"):
-            measured(metrics.ConfusionMatrix(ignore=255), y, p, 2)
+            measured(metrics.ConfusionMatrix(ignore=254), (0, 1, 1), (0, 1, 255), 2)
 
 
 def test_equal_statistics_are_shared() -> None:

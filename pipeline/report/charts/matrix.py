@@ -273,7 +273,7 @@ def _scale(chart: Chart, left: float, top: float, height: float, norm: Normalize
 
 
 def _subtitle(table: ConfusionTable, by: str, cells: _Cells) -> str:
-    rows = int(table.counts.sum())
+    rows = int(table.marginals.truth.sum())
     right = int(np.trace(table.counts))
     parts = [NORMALISED[by]]
     if cells.each > 1:
@@ -285,8 +285,8 @@ def _subtitle(table: ConfusionTable, by: str, cells: _Cells) -> str:
 def _facts(
     table: ConfusionTable, names: Sequence[str], by: str, cells: _Cells
 ) -> Mapping[str, Any]:
-    rows = int(table.counts.sum())
-    absent = np.flatnonzero(table.counts.sum(axis=1) == 0)
+    truth = table.marginals.truth
+    rows, absent = int(truth.sum()), np.flatnonzero(truth == 0)
     return {
         "figure": "confusion_matrix",
         "normalised_by": by,
@@ -308,7 +308,7 @@ def top_confusions(
     names = class_names(names, len(table.counts))
     wrong = table.counts.copy()
     np.fill_diagonal(wrong, 0)
-    rows = table.counts.sum(axis=1)
+    rows = table.marginals.truth
     flat = wrong.ravel()
     order = np.argsort(-flat, kind="stable")[: min(most, int((flat > 0).sum()))]
     pairs = zip(*np.unravel_index(order, wrong.shape), strict=True)
