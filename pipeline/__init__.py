@@ -1,8 +1,8 @@
 """featfold: fit out-of-distribution detectors and reduce metrics over features on disk.
 
 ``import pipeline as ff``: ``ff.fit``, ``ff.load``, ``ff.score``, ``ff.evaluate``, ``ff.run``,
-``ff.Store``, ``ff.detectors.NAME``, ``ff.metrics.NAME``, ``ff.ddp``. Each is imported when it is
-first used.
+``ff.import_split``, ``ff.Store``, ``ff.detectors.NAME``, ``ff.metrics.NAME``, ``ff.ddp``. Each is
+imported when it is first used.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _HOMES = {
     "measure": "pipeline.measuring",
     "select": "pipeline.selection",
     "run": "pipeline.job",
+    "import_split": "pipeline.importing",
     "Store": "pipeline.store",
     "to_pytorch_ood": "pipeline.pytorch_ood",
 }
 _MODULES = ("ddp", "detectors", "metrics")
 __all__ = ["Store", "__version__", "detectors", "evaluate", "fit", "metrics", "run", "score"]
-__all__ += ["Fitted", "ddp", "load", "measure", "select", "to_pytorch_ood"]
+__all__ += ["Fitted", "ddp", "import_split", "load", "measure", "select", "to_pytorch_ood"]
 
 
 def __getattr__(name: str) -> Any:

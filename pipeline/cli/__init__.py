@@ -11,6 +11,7 @@ from pipeline.cli.bench import bench
 from pipeline.cli.demo import demo
 from pipeline.cli.doctor import doctor
 from pipeline.cli.eval import evaluate
+from pipeline.cli.import_ import import_
 from pipeline.cli.inspect import inspect
 from pipeline.cli.plan import plan
 from pipeline.cli.report import report
@@ -76,6 +77,6 @@ def featfold() -> None:
     """
 
 
-for _verb in (demo, plan, run, report, inspect, doctor, bench):
+for _verb in (demo, import_, plan, run, report, inspect, doctor, bench):
     featfold.add_command(_verb)
 featfold.add_command(evaluate, "eval")

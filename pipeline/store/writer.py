@@ -190,11 +190,14 @@ class SplitWriter:
         for name, spec in declared.items():
             self._check_shape(name, spec, contents[name], rows)
         for name, spec in declared.items():
+            pieces = _pieces(0, rows, self.declared.chunk_rows[name])
             if name == "labels":
-                labels = arrays.to_host(contents[name])
-                layout.check_labels(labels, self.declared.classes, self.name, start)
-            if spec.dtype == layout.BFLOAT16:
-                for piece in _pieces(0, rows, self.declared.chunk_rows[name]):
+                for piece in pieces:
+                    labels = arrays.to_host(contents[name][piece])
+                    first = start + piece.start
+                    layout.check_labels(labels, self.declared.classes, self.name, first)
+            elif spec.dtype == layout.BFLOAT16 and layout.dtype_name(contents[name]) != "uint16":
+                for piece in pieces:
                     layout.encode(contents[name][piece], spec)
 
     def _check_shape(self, name: str, spec: ArraySpec, given: Array, rows: int) -> None:

@@ -110,17 +110,26 @@ def gather(sources: Sequence[str | Path]) -> Found:
         kinds[kind.name] = None
         files += files_of(path)
         for own, rows in _renamed(kind.arrays(path), name, path).items():
-            if isinstance(rows, Unreadable):
-                bad.setdefault(own, rows)
-            elif len(rows.shape) < 1:
-                why = f"{path}, {own}: one number; expected rows (n, ...)"
-                bad.setdefault(own, Unreadable(why, (), rows.dtype))
+            if why := _unfit(own, rows, path):
+                bad.setdefault(own, why)
             else:
                 parts.setdefault(own, []).append(Part(path, rows))
     arrays: dict[str, Shards | Unreadable] = {
         name: Shards(name, each) for name, each in parts.items() if name not in bad
     }
     return Found(tuple(dict.fromkeys(files)), tuple(kinds), arrays | bad)
+
+
+def _unfit(name: str, rows: Rows, path: Path) -> Unreadable | None:
+    """Return what stands for an array that is no rows of numbers."""
+    if isinstance(rows, Unreadable):
+        return rows
+    if not rows.shape:
+        return Unreadable(f"{path}, {name}: one number; expected rows (n, ...)", (), rows.dtype)
+    if rows.dtype.kind in "SUOV":
+        what = "text" if rows.dtype.kind in "SU" else f"{rows.dtype}"
+        return Unreadable(f"{path}, {name}: {what}; expected numbers", rows.shape, rows.dtype)
+    return None
 
 
 def natural(text: str) -> list[tuple[int, int, str]]:

@@ -1,0 +1,233 @@
+"""Files that people hold features in become a split of a store: checked, converted, block by block.
+
+Everything that can be refused is refused before the first byte is written; labels are read through
+for that. Blocks that are committed stay as they are, so an import that was stopped goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from pipeline import stopping
+from pipeline.chunk import Block
+from pipeline.errors import ConfigError, ExistsRefusedError, MissingInputError
+from pipeline.store import Store, layout
+from pipeline.store.declaration import declare
+from pipeline.store.importers import origin
+from pipeline.store.importers.labelled import check_labels
+from pipeline.store.importers.mapping import Target, Wanted
+from pipeline.store.importers.prepared import Prepared, prepare
+from pipeline.store.repair import damaged_blocks
+from pipeline.store.writer import SplitWriter
+
+Sources = str | Path | Sequence[str | Path]
+
+
+class Progress(Protocol):
+    """What is told how far an import is, in bytes."""
+
+    def begin(self, name: str, total: int, /) -> None: ...
+    def advance(self, amount: int, /) -> None: ...
+    def end(self) -> None: ...
+    def say(self, text: str, /) -> None: ...
+
+
+class Silent:
+    """Tells nobody."""
+
+    def begin(self, name: str, total: int, /) -> None: ...
+    def advance(self, amount: int, /) -> None: ...
+    def end(self) -> None: ...
+    def say(self, text: str, /) -> None: ...
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import did."""
+
+    store: str
+    split: str
+    rows: int
+    classes: int
+    nbytes: int
+    """Bytes of the rows of the split, as they are before any compression."""
+    written: int
+    """Blocks that were written now."""
+    mended: int
+    """Those of them that had been damaged."""
+    kept: int
+    """Blocks that were there and stayed as they are."""
+    left_out: Mapping[str, str]
+    """Arrays of the files that were not imported, and why."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the content as plain values for JSON."""
+        return asdict(self)
+
+
+def import_split(
+    store: Store | str | Path,
+    split: str,
+    files: Sources,
+    *,
+    arrays: Mapping[str, str] | None = None,
+    classes: int | None = None,
+    labels: Any = None,
+    layouts: Mapping[str, str] | None = None,
+    dtype: str | Mapping[str, str] | None = None,
+    scores: Mapping[str, str] | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    block_nbytes: int = layout.BLOCK_NBYTES,
+    chunk_nbytes: int = layout.CHUNK_NBYTES,
+) -> Imported:
+    """Write arrays (n, ...) that lie in files into split ``split``, bit for bit unless asked.
+
+    ``files``: paths, folders and globs, one or several, each perhaps as ``NAME=PATH``; arrays of
+    one name in several files are one, in natural order. ``arrays`` maps names in the store to those
+    in the files, ``{"features": "feat_list"}``, and leaves out others but ``labels`` and ``ids``;
+    without it every array of numbers keeps its name. ``labels``: the name of an array in the files,
+    another file, an array of integers (n,), or False for none; below 0 is OOD. ``classes``: their
+    number k; by default that of the splits which the store has. ``layouts``: axes of the files,
+    ``{"features": "NCHW"}`` (NTD, NDT, NCHW, NHWC, ND); tokens are stored as (t, d). ``dtype``: of
+    all floats, or by name. ``scores``: ``{"conf": "higher-is-id"}`` or ``higher-is-ood``, asked
+    for every array of one float a row; stored so that higher is more out-of-distribution.
+
+    Memory is a few chunks, whatever the rows. ``resume`` goes on with a split of the same files,
+    and writes damaged blocks again. ``store`` is made where there is none.
+
+    Raises :class:`MissingInputError` for what is not there; :class:`DataError` for rows, labels or
+    dtypes that do not fit; :class:`ConfigError` for what must be told; :class:`ExistsRefusedError`
+    for a split that is there, or is of other files; nothing is written then.
+
+    Differs from reading with ``numpy.load(mmap_mode="r")``: no page is mapped, which would count as
+    memory of this process.
+    """
+    layout.check_split_name(split)
+    told = progress or Silent()
+    there = _opened(store)
+    known = there is not None and split in there.splits()
+    if there is not None and known and not resume:
+        _refuse_existing(there, split)
+    wanted = Wanted(arrays, layouts or {}, _dtypes(dtype), scores or {})
+    found = prepare([files] if isinstance(files, (str, Path)) else list(files), wanted, labels)
+    count = _classes(there, classes, split, found)
+    check_labels(found.targets, count, split, told.say)
+    specs = {name: target.spec for name, target in found.targets.items()}
+    sizes: dict[str, Any] = {"block_nbytes": block_nbytes, "chunk_nbytes": chunk_nbytes}
+    attributes = origin.attributes(found)
+    declare(specs, classes=count, rows=found.rows, attributes=attributes, **sizes)
+    held = there or Store.create(_place(store))
+    with held.lock(split):
+        if known:
+            writer = held.writer(split)
+            origin.check_same(held, split, attributes, writer.declared, specs, found.rows, count)
+            damaged = _damaged(held, split, writer, told)
+        else:
+            writer = held.create_split(
+                split, specs, classes=count, rows=found.rows, attributes=attributes, **sizes
+            )
+            damaged = []
+        waiting = sorted([*writer.missing(), *damaged], key=lambda block: block.index)
+        _write(writer, waiting, {block.index for block in damaged}, found.targets, told)
+        origin.check_unchanged(found, attributes, split)
+    return Imported(
+        store=str(_place(store)),
+        split=split,
+        rows=found.rows,
+        classes=count,
+        nbytes=found.nbytes,
+        written=len(waiting),
+        mended=len(damaged),
+        kept=len(writer.blocks) - len(waiting),
+        left_out=found.left_out,
+    )
+
+
+def _write(
+    writer: SplitWriter,
+    blocks: Sequence[Block],
+    damaged: set[int],
+    targets: Mapping[str, Target],
+    told: Progress,
+) -> None:
+    """Write blocks one after the other; heeds a wish to stop between them."""
+    row_nbytes = sum(target.spec.nbytes for target in targets.values())
+    told.begin(f"import {writer.name}", sum(block.rows for block in blocks) * row_nbytes)
+    for block in blocks:
+        stopping.check()
+        rows = {name: BlockRows(target, block, told) for name, target in targets.items()}
+        writer.write(block.index, rows, overwrite=block.index in damaged)
+    told.end()
+
+
+class BlockRows:
+    """The rows of one array of a block, read where the writer slices them."""
+
+    def __init__(self, target: Target, block: Block, told: Progress) -> None:
+        self.shape = (block.rows, *target.spec.shape)
+        self.ndim, self.dtype = len(self.shape), target.dtype
+        self._target, self._start, self._told, self._seen = target, block.start, told, 0
+
+    def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
+        """Return rows; they are those of the next slice afterwards, in the same thread."""
+        start, stop, _ = rows.indices(self.shape[0])
+        found = self._target.read(self._start + start, self._start + stop)
+        if stop > self._seen:
+            self._told.advance((stop - self._seen) * self._target.spec.nbytes)
+            self._seen = stop
+        return found
+
+
+def _opened(store: Store | str | Path) -> Store | None:
+    if isinstance(store, Store):
+        return store
+    try:
+        return Store.open(store)
+    except MissingInputError:
+        return None
+
+
+def _place(store: Store | str | Path) -> Any:
+    return store.path if isinstance(store, Store) else store
+
+
+def _refuse_existing(store: Store, split: str) -> None:
+    missing = store.writer(split).missing()
+    state = f"{len(missing)} of its blocks are missing" if missing else "it is complete"
+    raise ExistsRefusedError(
+        f"{store.path} has a split {split} already, and {state}; go on with --resume (resume=True),"
+        " or name another split"
+    )
+
+
+def _dtypes(given: str | Mapping[str, str] | None) -> Mapping[str, str]:
+    return {"": given} if isinstance(given, str) else given or {}
+
+
+def _classes(store: Store | None, given: int | None, split: str, found: Prepared) -> int:
+    if given is not None:
+        return given
+    names = () if store is None else store.splits()
+    known = {store.writer(name).declared.classes for name in names if store is not None}
+    if len(known) == 1:
+        return known.pop()
+    seen = "" if not known else f"; the splits of the store have {sorted(known)}"
+    raise ConfigError(
+        f"{split}: say how many classes there are with --classes (classes=); 0 if there are none, "
+        f"{'and labels run from 0 on' if 'labels' in found.targets else 'as there are no labels'}"
+        f"{seen}"
+    )
+
+
+def _damaged(store: Store, split: str, writer: SplitWriter, told: Progress) -> list[Block]:
+    committed = writer.committed
+    if not committed:
+        return []
+    told.say(f"{split}: comparing {len(committed)} committed blocks with their checksums")
+    return damaged_blocks(store, split, told.say)
