@@ -19,6 +19,7 @@ import numpy as np
 
 from pipeline import files
 from pipeline.errors import ConfigError, CorruptError, DataError, MissingInputError
+from pipeline.store import arrow
 from pipeline.store.file_rows import FileRows
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}
@@ -90,7 +91,10 @@ class _Columns:
 
     def add(self, batch: Any) -> None:
         """Write the rows of a batch."""
-        columns = [_numbers(batch.column(name), name, self.path, self.what) for name in self.names]
+        columns = [
+            arrow.numbers(batch.column(n), (), f"{self.what}: column {n!r} of {self.path}")
+            for n in self.names
+        ]
         block = np.stack(columns, axis=1) if "*" in self.pattern else columns[0]
         self._dtype = _one_dtype(self._dtype, block.dtype, self.pattern, self.path, self.what)
         with files.told(self.path.name, self._target.parent, 0, REMEDY):
@@ -110,44 +114,22 @@ class _Columns:
 @contextmanager
 def _opened(path: Path, what: str) -> Iterator[tuple[list[str], Any]]:
     """Yield the names of the columns, and what makes batches of some of them."""
-    try:
-        import pyarrow as pa
-        import pyarrow.csv
-        import pyarrow.parquet
-    except ImportError:
-        raise ConfigError(
-            f"{what}: reading {path.name} needs pyarrow; pip install 'featfold[parquet]'"
-        ) from None
+    pa = arrow.pyarrow(f"{what}: reading {path.name}")
     try:
         if path.suffix in PARQUET:
-            with pyarrow.parquet.ParquetFile(path) as table:
+            with arrow.opened_parquet(path) as table:
                 yield (
                     table.schema_arrow.names,
                     lambda names: table.iter_batches(BATCH_ROWS, columns=names),
                 )
         else:
-            parsed = pyarrow.csv.ParseOptions(delimiter=SEPARATORS[path.suffix])
-            with pyarrow.csv.open_csv(path, parse_options=parsed) as reader:
+            parsed = pa.csv.ParseOptions(delimiter=SEPARATORS[path.suffix])
+            with pa.csv.open_csv(path, parse_options=parsed) as reader:
                 yield reader.schema.names, lambda names: (b.select(names) for b in reader)
     except FileNotFoundError:
         raise MissingInputError(f"{what}: {path} is not there") from None
     except pa.ArrowInvalid as error:
         raise CorruptError(f"{what}: {path} cannot be read ({error})") from None
-
-
-def _numbers(column: Any, name: str, path: Path, what: str) -> np.ndarray[Any, Any]:
-    if column.null_count:
-        raise DataError(
-            f"{what}: column {name!r} of {path} lacks {column.null_count} numbers; fill them in, "
-            "with a class of ignore where a label does not count"
-        )
-    found: np.ndarray[Any, Any] = np.asarray(column.to_numpy(zero_copy_only=False))
-    if found.dtype.kind not in "biuf":
-        raise DataError(
-            f"{what}: column {name!r} of {path} holds {column.type}; expected numbers: write "
-            "classes as integers from 0 on"
-        )
-    return found
 
 
 def _one_dtype(

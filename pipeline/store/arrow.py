@@ -1,0 +1,137 @@
+"""Columns of Arrow and Parquet as rows of numbers: nulls, text and lists of unequal length refused.
+
+pyarrow is imported where a file is opened.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import ConfigError, DataError
+
+LOGICAL_DTYPE = b"featfold.dtype"
+"""Key in the metadata of a field whose numbers are the bits of a dtype that Arrow lacks."""
+
+
+@dataclass(frozen=True)
+class RowType:
+    """What a row of a column is: a number, or lists of them within lists."""
+
+    lengths: tuple[int, ...]
+    """Lengths of the lists, the outermost first."""
+    shape: tuple[int, ...]
+    """Shape of a row: the lengths, unless they are those of a tensor."""
+    dtype: np.dtype[Any]
+    logical_dtype: str
+
+    @property
+    def row_nbytes(self) -> int:
+        """Bytes of a row."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+def pyarrow(asked: str, extra: str = "parquet") -> Any:
+    """Import pyarrow with its readers; raises :class:`ConfigError` that names the extra."""
+    try:
+        for module in ("csv", "ipc", "parquet"):
+            importlib.import_module(f"pyarrow.{module}")
+        return importlib.import_module("pyarrow")
+    except ImportError:
+        raise ConfigError(f"{asked} needs pyarrow; pip install 'featfold[{extra}]'") from None
+
+
+def opened_parquet(path: Path) -> Any:
+    """Open a Parquet file to be read front to back: no page is held longer than needed.
+
+    Checksums of pages are compared where the file has them.
+    """
+    return importlib.import_module("pyarrow.parquet").ParquetFile(
+        path, pre_buffer=False, buffer_size=2**20, page_checksum_verification=True
+    )
+
+
+def row_type(field: Any, first: Any) -> RowType:
+    """Return what the rows of a field are, by its type and by the first row (an array of one)."""
+    types = importlib.import_module("pyarrow.types")
+    kind, lengths, tensor = field.type, list[int](), tuple[int, ...]()
+    while True:
+        if hasattr(kind, "storage_type"):
+            tensor = _tensor_shape(kind)
+            kind, first = kind.storage_type, getattr(first, "storage", first)
+            continue
+        if types.is_fixed_size_list(kind):
+            lengths.append(kind.list_size)
+        elif types.is_list(kind) or types.is_large_list(kind):
+            lengths.append(_longest(first))
+        else:
+            break
+        kind, first = kind.value_type, first.flatten()
+    dtype = _numpy_dtype(kind)
+    shape = tensor if tensor and math.prod(tensor) == math.prod(lengths) else tuple(lengths)
+    logical = (field.metadata or {}).get(LOGICAL_DTYPE, b"").decode()
+    return RowType(tuple(lengths), shape, dtype, logical or dtype.name)
+
+
+def _tensor_shape(kind: Any) -> tuple[int, ...]:
+    """Return the shape of tensors in C order, () of others and of what is no tensor."""
+    shape = tuple(getattr(kind, "shape", ()))
+    order = list(getattr(kind, "permutation", None) or range(len(shape)))
+    return shape if order == sorted(order) else ()
+
+
+def _longest(lists: Any) -> int:
+    return int(lists.value_lengths()[0].as_py() or 0) if len(lists) else 0
+
+
+def _numpy_dtype(kind: Any) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return found
+    except (NotImplementedError, TypeError):
+        return np.dtype(object)
+
+
+def numbers(
+    column: Any, lengths: Sequence[int], what: str, first_row: int = 0
+) -> np.ndarray[Any, Any]:
+    """Return the numbers (n, ...) of an array of Arrow whose lists have these lengths.
+
+    ``what`` names the column, and ``first_row`` counts its rows, in errors. Raises
+    :class:`DataError` for nulls, for lists of another length and for what is not a number.
+    """
+    n, per_row = len(column), 1
+    for length in lengths:
+        column = _checked(getattr(column, "storage", column), what)
+        if hasattr(column, "value_lengths"):
+            found = column.value_lengths().to_numpy(zero_copy_only=False)
+            if len(wrong := np.nonzero(found != length)[0]):
+                row = first_row + int(wrong[0]) // per_row
+                raise DataError(
+                    f"{what}: row {row} holds a list of {found[wrong[0]]}, the rows before it "
+                    f"lists of {length}; make all rows of one length, with a mask beside them"
+                )
+        column = column.flatten()
+        per_row *= length
+    column = _checked(getattr(column, "storage", column), what)
+    made: np.ndarray[Any, Any] = np.asarray(column.to_numpy(zero_copy_only=False))
+    if made.dtype.kind not in "biuf":
+        raise DataError(
+            f"{what} holds {column.type}; expected numbers: write classes as integers from 0 on"
+        )
+    return made.reshape(n, *lengths)
+
+
+def _checked(column: Any, what: str) -> Any:
+    if column.null_count:
+        raise DataError(
+            f"{what} lacks {column.null_count} numbers; fill them in, with a class of ignore where "
+            "a label does not count"
+        )
+    return column
