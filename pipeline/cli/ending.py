@@ -17,6 +17,8 @@ from pipeline.cli.terminal import Terminal
 from pipeline.errors import FeatfoldError, PartDoneError
 
 INTERRUPTED, TERMINATED = 130, 143
+KEEPING_NOTHING = ("doctor", "eval", "inspect", "plan", "report")
+"""Verbs that have nothing to go on from."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = featfold.main(arguments, prog_name="featfold", obj=terminal, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.Abort:
-        terminal.fail("interrupted; committed blocks are kept, run the same again", INTERRUPTED)
+        terminal.fail(f"interrupted; {_kept(arguments)}, run the same again", INTERRUPTED)
         return INTERRUPTED
     except click.ClickException as error:
         error.show()
@@ -50,6 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hint = "" if terminal.verbose else ", run with -v for the traceback"
         terminal.fail(f"{type(error).__name__}: {error}; this is a bug{hint}", 1)
         return 1
+
+
+def _kept(arguments: Sequence[str] | None) -> str:
+    """Say what an interrupted command leaves behind for the next one."""
+    given = sys.argv[1:] if arguments is None else arguments
+    verb = next((word for word in given if not word.startswith("-")), "")
+    return "nothing is kept" if verb in KEEPING_NOTHING else "committed blocks are kept"
 
 
 def _terminate(*_: Any) -> None:

@@ -94,7 +94,9 @@ Examples:
     default="auto",
     help="auto, threads, local, tcp://..., tls://... or FILE.json.",
 )
-@click.option("--cache", metavar="DIR", help="Where partials go.")
+@click.option(
+    "--cache", metavar="DIR", help="Where temporary files go; no partial outlives this command."
+)
 @common
 def evaluate(
     terminal: Terminal,
@@ -115,11 +117,16 @@ def evaluate(
 
     Each is an npy file, FILE.npz/NAME, TABLE.csv/COLUMN (or tsv, parquet), a zarr array, or a
     folder of PNG masks, whose files go by the same names on both sides. Predictions are classes,
-    or scores of every class. Each byte is read once in each pass, and most metrics need one.
+    or scores of every class. Each byte is read once in each pass, and most metrics need one. These
+    files have no checksums that partials could be named by, so each command reads them anew.
 
     With --epochs, any metric follows from the counts that a training run with the callback of
     pipeline.ddp kept, for every past epoch, without its model or data.
     """
+    from pipeline.report import measured
+
+    if out is not None:
+        measured.check_directory(out)
     if run is not None:
         from pipeline.cli.epochs import show_epochs
 
@@ -138,11 +145,12 @@ def evaluate(
     from pipeline.engine import Trace
     from pipeline.measuring import measure
     from pipeline.plan import human
-    from pipeline.report import measured
     from pipeline.report.class_table import class_table
 
     known, trace, started = classes_of(classes), Trace(), time.perf_counter()
-    shared = {"task": task, "ignore": ignore, "threshold": threshold}
+    # As of a Collection: scores of one class are probabilities, like the threshold beside them.
+    kind = "logits" if task == "multiclass" else "probabilities"
+    shared = {"task": task, "ignore": ignore, "threshold": threshold, "kind": kind}
     if weights is not None:
         shared["weights"] = "weights"
     asked = metrics_of(wanted or DEFAULTS[task], shared)
@@ -154,6 +162,8 @@ def evaluate(
     if table.metrics:
         terminal.show(table.text())
     terminal.show(measured.overall(numbers, table))
+    for shown in measured.objects(numbers, known):
+        terminal.show(shown)
     seconds = time.perf_counter() - started
     terminal.say(f"read {human(trace.read_nbytes)} in {seconds:.1f} s")
     about = {"predictions": predictions, "labels": labels, "classes": known, "task": task,
@@ -163,7 +173,8 @@ def evaluate(
         names = known if isinstance(known, list) else None
         for chart in measured.write_charts(out, numbers, list(asked), names):
             terminal.say(f"chart: {chart}")
-    terminal.emit({**about, "metrics": measured.contents(numbers)})
+    if terminal.as_json:
+        terminal.emit({**about, "metrics": measured.contents(numbers)})
 
 
 def _refuse_beside_epochs(predictions: str | None, **options: Any) -> None:

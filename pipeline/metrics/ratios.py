@@ -24,7 +24,7 @@ from pipeline.metrics.estimates import (
     undefined,
     whole_numbers,
 )
-from pipeline.procedure import Estimate
+from pipeline.procedure import REHEARSING, Estimate
 from pipeline.statistics import ClassSums, LabelCounts
 
 AVERAGES = ("macro", "micro", "weighted", "none", "binary")
@@ -172,7 +172,9 @@ def _by_class(
 ) -> dict[str, Estimate]:
     known: dict[tuple[int, int], Estimate] = {}  # a million classes have few different counts
     numbers = {}
-    for c, a, b in entries(found.classes, numerators, denominators):
+    # Of made-up rows one class stands for all: a million undefined numbers take a minute.
+    columns = [x[:1] if REHEARSING.get() else x for x in (found.classes, numerators, denominators)]
+    for c, a, b in entries(*columns):
         number = known.get((a, b))
         if number is None:
             lacks = f"class {c} has no {ratio.made_of}" if found.rows else NO_ROWS

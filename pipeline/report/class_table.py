@@ -7,10 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from rich.console import Group
 from rich.table import Table as RichTable
+from rich.text import Text
 
 MEAN = "mean"
 UNDEFINED = "–"
+LOWEST = 20
+"""Classes that a terminal is shown of many."""
 
 
 @dataclass(frozen=True)
@@ -39,22 +44,29 @@ class ClassTable:
             lines.append(f"| {plain} | " + " | ".join(map(shown, values)) + " |")
         return "\n".join(lines) + "\n"
 
-    def text(self, most: int = 60) -> RichTable:
-        """Return the table for a terminal, without the middle of many rows."""
+    def text(self, most: int = 60) -> Group:
+        """Return the table for a terminal; of more than ``most`` classes the lowest ones.
+
+        These are the classes of the smallest values of the first metric, from the smallest on.
+        """
         table = RichTable(box=None, pad_edge=False)
         table.add_column("class", no_wrap=True)
         for metric in self.metrics:
             table.add_column(metric, justify="right")
-        rows = self.rows
-        hidden = len(rows) - most
-        for number, (name, values) in enumerate(rows):
-            if hidden > 0 and most // 2 <= number < most // 2 + hidden:
-                if number == most // 2:
-                    table.add_row(f"... {hidden} more", *["..."] * len(self.metrics), style="dim")
-                continue
-            last = number == len(rows) - 1
-            table.add_row(name, *map(shown, values), style="bold" if last else "")
-        return table
+        chosen: Sequence[int] = range(len(self.classes))
+        below = []
+        if len(chosen) > most:
+            first = np.array([values[0] for values in self.values])
+            chosen = np.argsort(first, kind="stable")[:LOWEST].tolist()  # NaN comes last
+            more = (
+                f"... {len(self.classes) - LOWEST:,} more, lowest {self.metrics[0]} first; "
+                "--json and --out have all"
+            )
+            below.append(Text(more, style="dim"))
+        for place in chosen:
+            table.add_row(self.classes[place], *map(shown, self.values[place]))
+        table.add_row(MEAN, *map(shown, self.means), style="bold")
+        return Group(table, *below)
 
 
 def class_table(

@@ -45,6 +45,16 @@ def test_an_error_is_one_block_on_stderr(cli, verb, error, code):
     assert "bug" not in ended.err
 
 
+def test_an_interrupted_command_says_what_is_kept_of_it(cli, verb, monkeypatch):
+    verb(KeyboardInterrupt())
+    assert "committed blocks are kept" in cli("boom").err
+    monkeypatch.setitem(featfold.commands, "eval", featfold.commands["boom"])
+    code, _, err = cli("eval")
+    assert (code, err.strip()) == (
+        130, "error: interrupted; nothing is kept, run the same again"
+    )  # fmt: skip
+
+
 def test_anything_else_is_called_a_bug(cli, verb):
     verb(ZeroDivisionError("[red]odd[/red]"))
     code, _, err = cli("boom")

@@ -138,6 +138,98 @@ def test_a_class_that_never_occurs_is_null_with_its_reason(cli, tmp_path):
     assert "mean of 2 of 3 classes" in out
 
 
+def test_a_confusion_matrix_is_shown_whole_or_by_what_is_confused_most(cli, masks, tmp_path):
+    arguments = ("eval", masks / "predicted.npy", masks / "truth.npy", "--ignore", 255)
+    code, out, err = cli(*arguments, "--classes", "road,car,sky,tree", "-m", "confusion_matrix")
+    expected = sk.confusion_matrix(TRUTH[:, 2:].reshape(-1), PREDICTED[:, 2:].reshape(-1))
+    lines = [line.split() for line in out.splitlines()]
+    assert code == 0, err
+    assert lines[0] == ["confusion_matrix", "road", "car", "sky", "tree"]
+    assert [list(map(int, line[1:])) for line in lines[1:5]] == expected.tolist()
+    _, out, _ = cli(*arguments, "--classes", 40, "-m", "confusion_matrix")
+    np.fill_diagonal(expected, 0)
+    first = next(line.split() for line in out.splitlines() if line[:1].isdecimal())
+    assert tuple(map(int, first[:2])) == np.unravel_index(expected.argmax(), (K, K))
+    assert int(first[2]) == expected.max()
+
+
+def test_a_predicted_void_has_a_column_of_its_own(cli, tmp_path):
+    np.save(tmp_path / "y.npy", np.array([0, 1, 1, 255]))
+    np.save(tmp_path / "p.npy", np.array([0, 1, 255, 1]))
+    arguments = ("eval", tmp_path / "p.npy", tmp_path / "y.npy", "--classes", 2, "--ignore", 255)
+    code, out, err = cli(*arguments, "-m", "confusion_matrix", "-m", "accuracy")
+    assert code == 0, err
+    lines = [line.split() for line in out.splitlines()]
+    assert ["confusion_matrix", "0", "1", "ignored"] in lines
+    assert ["1", "0", "1", "1"] in lines
+    _, out, _ = cli(*arguments, "-m", "confusion_matrix", "--json")
+    found = json.loads(out)["metrics"]
+    assert found == {"confusion_matrix": [[1, 0], [0, 1]], "confusion_matrix_undecided": [0, 1]}
+
+
+def test_curves_and_tables_say_where_their_numbers_are(cli, tmp_path):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 500)
+    np.save(tmp_path / "y.npy", y)
+    np.save(tmp_path / "s.npy", rng.random(500))
+    arguments = ("eval", tmp_path / "s.npy", tmp_path / "y.npy", "--task", "binary")
+    code, out, err = cli(*arguments, "-m", "roc", "-m", "reliability")
+    assert code == 0, err
+    assert [line.split(":")[0] for line in out.splitlines()] == ["roc", "reliability"]
+    _, out, _ = cli(*arguments, "-m", "roc", "-m", "reliability", "-m", "nll", "--json")
+    found = json.loads(out)["metrics"]
+    assert found["roc"]["positives"] == y.sum()
+    assert found["roc"]["curve"]["tpr"][-1] == 1
+    assert sum(found["reliability"]["rows"]) == 500
+
+
+def test_an_infinite_number_is_named(cli, tmp_path):
+    np.save(tmp_path / "y.npy", np.array([0, 1]))
+    np.save(tmp_path / "s.npy", np.array([1.0, 1.0]))
+    code, out, err = cli(
+        "eval", tmp_path / "s.npy", tmp_path / "y.npy", "--task", "binary", "-m", "nll", "--json",
+        "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert code == 0, err
+    assert json.loads(out)["metrics"]["nll"]["value"] == "inf"
+
+
+def test_many_classes_are_shown_by_the_lowest(cli, tmp_path):
+    labels = np.arange(3000) % 1000
+    np.save(tmp_path / "y.npy", labels)
+    np.save(tmp_path / "p.npy", np.where(labels == 537, 0, labels))
+    arguments = ("eval", tmp_path / "p.npy", tmp_path / "y.npy", "--classes", 1000, "-m", "recall")
+    code, out, err = cli(*arguments)
+    lines = out.splitlines()
+    assert code == 0, err
+    assert lines[1].split() == ["537", "0.0000"]
+    assert len(lines) < 30
+    assert "980 more" in out
+
+
+@pytest.mark.parametrize("place", ["file", "file/deeper"])
+def test_where_numbers_go_is_looked_at_before_anything_is_read(cli, tmp_path, place):
+    (tmp_path / "file").write_text("mine")
+    code, _, err = cli("eval", "gone.npy", "gone.npy", "--classes", 2, "--out", tmp_path / place)
+    assert code == 2
+    assert "file is a file; name a directory" in err
+    code, _, err = cli("eval", "--epochs", tmp_path / "gone", "--out", tmp_path / place)
+    assert (code, "--out" in err) == (2, True)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_two_columns_of_one_name_are_refused(cli, tmp_path):
+    (tmp_path / "t.csv").write_text("label,p,label\n0,1,1\n1,1,0\n")
+    code, out, err = cli("eval", tmp_path / "t.csv/p", tmp_path / "t.csv/label", "--classes", 2)
+    assert (code, out) == (4, "")
+    assert "2 columns of the name 'label'" in err
+    (tmp_path / "t.csv").write_text("label,p,x,x\n0,1,1,1\n1,1,0,0\n")
+    code, _, err = cli(
+        "eval", tmp_path / "t.csv/p", tmp_path / "t.csv/label", "--classes", 2, "-m", "accuracy"
+    )
+    assert code == 0, err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

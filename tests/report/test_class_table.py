@@ -45,10 +45,22 @@ def test_classes_without_names_go_by_their_numbers():
 
 
 def test_many_classes_fit_a_terminal_with_their_means():
-    numbers = {f"iou_{c}": 0.5 for c in range(1000)} | {"iou_mean": 0.5}
+    numbers = {f"iou_{c}": abs(c - 700) / 1000 for c in range(1000)} | {"iou_mean": 0.5}
+    numbers["iou_700"] = math.nan
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(class_table(numbers, 1000).text())
     lines = console.export_text().splitlines()
-    assert len(lines) == 62
-    assert "941 more" in lines[31]
-    assert lines[-1].split() == ["mean", "0.5000"]
+    assert len(lines) == 1 + 20 + 1 + 1
+    assert [line.split() for line in lines[1:4]] == [
+        ["699", "0.0010"], ["701", "0.0010"], ["698", "0.0020"]
+    ]  # fmt: skip
+    assert lines[21].split() == ["mean", "0.5000"]
+    assert lines[22] == "... 980 more, lowest iou first; --json and --out have all"
+
+
+def test_few_classes_are_all_there_in_their_order():
+    numbers = {f"iou_{c}": (60 - c) / 60 for c in range(60)} | {"iou_mean": 0.5}
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(class_table(numbers, 60).text())
+    lines = console.export_text().splitlines()
+    assert [line.split()[0] for line in lines] == ["class", *map(str, range(60)), "mean"]
