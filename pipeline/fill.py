@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from pipeline.config import JobConfig, Source
 from pipeline.errors import ConfigError
 from pipeline.store import Store
+from pipeline.store.layout import UNFINISHED, is_ood
 
 EXTRACTED_FROM = "extracted_from"
 """Attribute of a split: what the job said of its rows and their model."""
@@ -23,51 +26,152 @@ class Progress(Protocol):
     def say(self, text: str) -> None: ...
 
 
-def fill(config: JobConfig, told: Progress) -> None:
-    """Fill the splits whose sources the job names; committed blocks are kept."""
-    if not config.sources:
-        return
-    path = Path(config.store)
-    store = Store.open(path) if path.exists() else Store.create(path)
-    classes = config.classes or 0  # a job with sources names it: see the configuration
-    waiting = [s for s in config.sources if not _is_extracted(store, s, classes)]
-    if not waiting:
-        return
-    from pipeline.extract import build
-    from pipeline.extract.filling import extract_split  # torch is loaded only to extract
+@dataclass(frozen=True)
+class Extracted:
+    """What was done for one split."""
 
+    split: str
+    rows: int
+    blocks: int
+    written: int
+    rewritten: int
+    missing: int
+    """Blocks that are left to other shares."""
+    batch_rows: int | None
+    seconds: float
+
+
+def fill(
+    config: JobConfig,
+    told: Progress,
+    *,
+    only: Sequence[str] = (),
+    verify: bool = False,
+    part: tuple[int, int] | None = None,
+    workers: int | None = None,
+) -> list[Extracted]:
+    """Fill the splits whose sources the job names, or ``only`` some; committed blocks are kept.
+
+    ``verify`` reads what is there, too, and writes damaged blocks again; ``part`` (i, n) fills the
+    i-th of n shares of the blocks of each split; ``workers`` takes the place of what sources say.
+    """
+    sources = _chosen(config, only)
+    if not sources:
+        return []
+    path = config.store
+    store = Store.open(path) if Store.is_at(path) else Store.create(path)
+    classes = config.classes or 0  # a job with sources names it: see the configuration
+    waiting = [s for s in sources if not _is_extracted(store, s, classes) or verify]
     models: dict[str, Any] = {}
+    done = []
     for source in waiting:
         wanted = source.model.model_dump_json()
         if wanted not in models:
-            models[wanted] = build(source.model.factory, **source.model.arguments)
-        rows = build(source.data.factory, **source.data.arguments)
-        told.begin(f"extract {source.split}", len(rows), "rows")
-        extract_split(
-            store, source.split, models[wanted], rows,
-            classes=classes, block_nbytes=config.block_nbytes, progress=_steps(told),
-            attributes={EXTRACTED_FROM: _said_of(source)},
-        )  # fmt: skip
-        told.end()
+            models[wanted] = _model_of(source)
+        done.append(_extract(config, store, source, models[wanted], told, verify, part, workers))
+    return done
 
 
-def _steps(told: Progress) -> Callable[[int, int], None]:
-    """Turn "rows done so far" into steps."""
-    last = 0
+def _chosen(config: JobConfig, only: Sequence[str]) -> list[Source]:
+    known = [source.split for source in config.sources]
+    if unknown := [name for name in only if name not in known]:
+        raise ConfigError(
+            f"split {unknown[0]!r} has no source in this job; those with one: "
+            f"{', '.join(known) or 'none'}"
+        )
+    return [source for source in config.sources if not only or source.split in only]
 
-    def advance(done: int, rows: int) -> None:
-        nonlocal last
-        told.advance(done - last)
-        last = done
 
-    return advance
+def _extract(
+    config: JobConfig,
+    store: Store,
+    source: Source,
+    model: Any,
+    told: Progress,
+    verify: bool,
+    part: tuple[int, int] | None,
+    workers: int | None,
+) -> Extracted:
+    from pipeline.extract.filling import Share, extract_split  # torch is loaded only to extract
+    from pipeline.extract.passing import Manner
+
+    began = time.perf_counter()
+    rows = _data_of(source, model)
+    manner = Manner(
+        "auto" if source.batch is None else source.batch,
+        source.autocast,
+        source.dtype,
+        source.nonfinite,
+    )
+    count = workers or source.workers
+    share = Share(count, part, verify, partial(_made, source))
+    steps = _Steps(told, f"extract {source.split}", getattr(rows, "unit", "rows"))
+    done = extract_split(
+        store, source.split, model, rows,
+        classes=config.classes or 0, block_nbytes=config.block_nbytes, progress=steps,
+        attributes={EXTRACTED_FROM: _said_of(source)}, manner=manner, share=share, say=told.say,
+    )  # fmt: skip
+    steps.end()
+    return Extracted(
+        done.split, done.rows, done.blocks, done.written, done.rewritten, done.missing,
+        done.batch_rows, time.perf_counter() - began,
+    )  # fmt: skip
+
+
+def _made(source: Source) -> tuple[Any, Any]:
+    """Return the model and the data of a source, in whatever process."""
+    model = _model_of(source)
+    return model, _data_of(source, model)
+
+
+def _model_of(source: Source) -> Any:
+    from pipeline.extract import build
+
+    return build(source.model.factory, **source.model.arguments)
+
+
+def _data_of(source: Source, model: Any) -> Any:
+    """Return the data of a source, made with what the model and the split say of them."""
+    from pipeline.extract import build
+    from pipeline.extract.sources import takes
+
+    factory, arguments = source.data.factory, source.data.arguments
+    transform = getattr(model, "transform", None)
+    own = not {"transform", "size", "crop"} & set(arguments)
+    if transform is not None and own and takes(factory, "transform"):
+        arguments["transform"] = transform
+    if is_ood(source.split) and "labelled" not in arguments and takes(factory, "labelled"):
+        arguments["labelled"] = False
+    return build(factory, **arguments)
+
+
+class _Steps:
+    """Turns "rows done so far" into a stage of the rows that were left at its start."""
+
+    def __init__(self, told: Progress, name: str, unit: str) -> None:
+        self._told, self._name, self._unit = told, name, unit
+        self._last: int | None = None
+
+    def __call__(self, done: int, rows: int) -> None:
+        """Take over how many rows are done, of how many; 0 where nobody knows."""
+        if self._last is None:
+            self._last = done
+            self._told.begin(self._name, max(0, rows - done), self._unit)
+        self._told.advance(done - self._last)
+        self._last = done
+
+    def end(self) -> None:
+        """End the stage, if it began."""
+        if self._last is not None:
+            self._told.end()
 
 
 def _is_extracted(store: Store, source: Source, classes: int) -> bool:
     """Tell whether a split is complete; raise where it was extracted from something else."""
-    if source.split not in store.splits():
+    if not store.has(source.split):
         return False
-    then, now = store.attributes(source.split).get(EXTRACTED_FROM), _said_of(source)
+    attributes = store.attributes(source.split)
+    then, now = attributes.get(EXTRACTED_FROM), _said_of(source)
     if then is not None and then != now:
         raise ConfigError(
             f"{store.path}: split {source.split} was extracted from {then}, the job now says "
@@ -79,9 +183,11 @@ def _is_extracted(store: Store, source: Source, classes: int) -> bool:
             f"{store.path}: split {source.split} has {writer.declared.classes} classes, the job "
             f"now says {classes}; name another split or store, or delete the old one"
         )
-    return not writer.missing()
+    return not writer.missing() and not attributes.get(UNFINISHED)
 
 
 def _said_of(source: Source) -> str:
     """Return what a job says of the rows of a split and of their model, as text to compare."""
-    return f"{source.data.model_dump_json()} by {source.model.model_dump_json()}"
+    manner = source.model_dump(mode="json", include={"autocast", "dtype"}, exclude_defaults=True)
+    text = f"{source.data.model_dump_json()} by {source.model.model_dump_json()}"
+    return text + (f" in {manner}" if manner else "")

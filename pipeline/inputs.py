@@ -9,17 +9,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeline import detectors, sweeps
 from pipeline.arrays import is_array
 from pipeline.chunk import Schema, Split
-from pipeline.content import replaced
+from pipeline.content import Const, replaced
 from pipeline.detectors import Chosen, plain
 from pipeline.engine import Job
 from pipeline.errors import ConfigError, DataError, MissingInputError
-from pipeline.heads import Head, HeadOf, LDAHead, LinearHead, StoredHead
+from pipeline.heads import Head, HeadOf, LDAHead, LinearHead, ModelHead, StoredHead
 from pipeline.procedure import TRAIN, VAL, Detector
-from pipeline.store import ArraySplit
-from pipeline.views import POOLS, Pooled
+from pipeline.store import ArraySplit, SavedHead
+from pipeline.store.place import at, is_url
+from pipeline.views import POOLS, Linear, Pooled
 
 HEAD = "head"
 """Name of the job that fits the head by itself, for the classification in a report."""
@@ -89,14 +92,18 @@ def _detector(entry: Any) -> Detector:
     return entry  # type: ignore[no-any-return]
 
 
-def choose_head(given: Any, schema: Schema) -> Head:
-    """Return the head that ``given`` names: auto, lda, stored, or a head as it is.
+def choose_head(given: Any, schema: Schema, split: Split | None = None) -> Head:
+    """Return the head that ``given`` names: auto, lda, stored, model, or a head as it is.
 
-    ``auto`` takes stored logits where the split has them, and fits one by lda otherwise.
-    {"lda": {"ridge": 0.01}} gives lda its options, {"weights": file} reads W and b.
+    ``model`` is the final layer of the model that ``split`` comes from, saved with its features.
+    ``auto`` takes stored logits where the split has them, else that layer where it fits classes
+    and features, and fits one by lda otherwise. {"lda": {"ridge": 0.01}} gives lda its options,
+    {"weights": file} reads W and b.
     """
     if given in (None, "auto"):
-        given = "stored" if "logits" in schema.arrays else "lda"
+        given = "stored" if "logits" in schema.arrays else _saved_or_lda(schema, split)
+    if given == "model":
+        return _model_head(schema, split)
     if given == "lda":
         return LDAHead()
     if given == "stored":
@@ -112,7 +119,39 @@ def choose_head(given: Any, schema: Schema) -> Head:
         return LinearHead.read(given["weights"], Pooled())
     if hasattr(given, "passes"):
         return given  # type: ignore[no-any-return]
-    raise ConfigError(f"head: {given!r} is unknown; choose auto, lda, stored or {{weights: FILE}}")
+    raise ConfigError(
+        f"head: {given!r} is unknown; choose auto, lda, stored, model or {{weights: FILE}}"
+    )
+
+
+def _saved_or_lda(schema: Schema, split: Split | None) -> Any:
+    if getattr(split, "head", None) is None:
+        return "lda"
+    try:
+        head = _model_head(schema, split)
+        Linear(head.linear.of, head.linear.weight, head.linear.bias).shape(schema)
+    except (DataError, MissingInputError):
+        return "lda"  # a head over other classes, or features that this split lacks
+    return head
+
+
+def _model_head(schema: Schema, split: Split | None) -> ModelHead:
+    saved: SavedHead | None = getattr(split, "head", None)
+    if saved is None:
+        raise MissingInputError(
+            f"head: model: no head is saved with {schema.split or 'these rows'}; extract them by a "
+            "model with head: LAYER, or choose head: lda or {weights: FILE}"
+        )
+    said: Mapping[str, Any] = getattr(split, "attributes", {})
+    for key in saved.attributes.keys() & said.keys() & {"model", "weights_sha256"}:
+        if saved.attributes[key] != said[key]:
+            raise DataError(
+                f"head: model: the saved head is of {key} {saved.attributes[key]!r}, the features "
+                f"of {schema.split} are of {said[key]!r}; choose another head"
+            )
+    how, field = (saved.attributes.get(key, "") for key in ("how", "field"))
+    weight, bias = (Const(each.astype(np.float64)) for each in (saved.weight, saved.bias))
+    return ModelHead(LinearHead(weight, bias, Pooled(how or "mean", field or "features")))
 
 
 def _lda_head(options: Any) -> LDAHead:
@@ -309,11 +348,13 @@ def cache_directory(given: str | Path | None, store: str | Path | None = None) -
     if given is not None:
         if not isinstance(given, os.PathLike) and not is_text(given):
             raise ConfigError(f"cache: {given!r}; expected the path of a directory")
+        if is_url(given):
+            raise ConfigError("cache: expected a directory of this machine, not a URL")
         return Path(given)
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "featfold"
     if store is None:
         return home
-    path = Path(store).absolute()
-    if os.access(path.parent, os.W_OK):
+    path = at(store)
+    if isinstance(path, Path) and os.access(path.parent, os.W_OK):
         return path.with_name(f"{path.name}.cache")
     return home / hashlib.sha256(str(path).encode()).hexdigest()[:16]

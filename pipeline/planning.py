@@ -53,6 +53,7 @@ from pipeline.plan import (
 from pipeline.procedure import TRAIN
 from pipeline.selection import selected, selection_jobs
 from pipeline.store import DeclaredSplit, Store
+from pipeline.store.place import is_url
 from pipeline.workplace import client_of, pinned_to, projected, room_of
 
 LATEST = "LATEST"
@@ -75,7 +76,7 @@ class Prepared:
     @cached_property
     def head(self) -> Head:
         """Where logits come from."""
-        return choose_head(self.config.head, self.train.schema)
+        return choose_head(self.config.head, self.train.schema, self.train)
 
     @cached_property
     def further(self) -> dict[str, Split]:
@@ -169,14 +170,14 @@ class Prepared:
         return self.opened[name]
 
     def _stored(self, name: str) -> Split | None:
-        if not Path(self.config.store).exists():
+        if not Store.is_at(self.config.store):
             return None
         store = Store.open(self.config.store)
-        return store.split(name) if name in store.splits() else None
+        return store.split(name) if store.has(name) else None
 
     def _missing(self, name: str) -> Split:
-        path = Path(self.config.store)
-        there = f"it has {', '.join(Store.open(path).splits())}" if path.exists() else ""
+        path = self.config.store
+        there = f"it has {', '.join(Store.open(path).splits())}" if Store.is_at(path) else ""
         found = f"{path}: no split {name!r}" if there else f"there is no store {path}"
         waiting = any(source.split == name for source in self.config.sources)
         remedy = "run the job to extract it" if waiting else "name its source under sources:"
@@ -380,8 +381,11 @@ def earlier_run(config: JobConfig, pin: str | Path | None) -> Fitted | None:
 def rates_of(config: JobConfig) -> Calibration | None:
     """Return what this machine reads, sums and multiplies in a second; measured once, and kept.
 
-    None where it cannot be measured: a disk that is full, or may not be written to.
+    None where it cannot be measured: a disk that is full, or may not be written to, and an object
+    store, whose time is that of a network.
     """
+    if is_url(config.store):
+        return None
     home = cache_directory(None)
     rates = Calibration.load(home)
     if rates is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 from pipeline.chunk import Split
@@ -29,7 +28,7 @@ def refuse_unlike(config: JobConfig) -> None:
     The splits that the job uses must have the same classes, and arrays with rows of the same shape
     and layout. The message names both stores and all that differs.
     """
-    stores = [Store.open(path) for path in config.seeds if Path(path).exists()]
+    stores = [Store.open(path) for path in config.seeds if Store.is_at(path)]
     if not stores:
         return
     first, *others = stores

@@ -145,7 +145,7 @@ def pinned_to(turns: Turns, cache: str | Path | None, store: str | Path | None) 
     return Pin(turns, Partials(cache_directory(cache, store) / PARTIALS))
 
 
-def store_of(prepared: Mapping[str, Job]) -> Path | None:
+def store_of(prepared: Mapping[str, Job]) -> str | None:
     """Return the store that the jobs read, where there is one."""
     splits = {s for job in prepared.values() for several in job.splits.values() for s in several}
-    return next((Path(split.root) for split in splits if isinstance(split, StoredSplit)), None)
+    return next((str(split.root) for split in splits if isinstance(split, StoredSplit)), None)

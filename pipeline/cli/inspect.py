@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -20,12 +19,13 @@ DAMAGED = 4
 
 
 @click.command(short_help="Show what a store holds; find damage.")
-@click.argument("path", metavar="STORE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="STORE")
 @click.option("--verify", is_flag=True, help="Read everything and compare it with its checksums.")
 @common
-def inspect(terminal: Terminal, path: Path, verify: bool) -> None:
+def inspect(terminal: Terminal, path: str, verify: bool) -> None:
     """Show the splits and arrays of a store and which rows are missing; nothing is written.
 
+    STORE is a folder, or the URL of a place in an object store, such as s3://bucket/feats.zarr.
     With --verify every byte is read once. Exit 4 if anything is damaged, with all of the damage.
     """
     from pipeline.store import Store

@@ -38,6 +38,7 @@ from pipeline.errors import ConfigError
 from pipeline.inputs import VAL_SPLIT, scales_of
 from pipeline.procedure import VAL, Detector
 from pipeline.store import layout
+from pipeline.store.place import check_url, is_url
 
 
 class JobConfig(Section):
@@ -147,6 +148,14 @@ class JobConfig(Section):
     def _one_store_or_several(self) -> JobConfig:
         if self.store and not self.store.strip():
             raise refusal(detail(("store",), f"expected some text, got {self.store!r}"))
+        for key, name in [("store", self.store), *(("seeds", name) for name in self.seeds)]:
+            try:
+                check_url(name)
+            except ConfigError as error:  # before a run keeps the text of the job
+                raise refusal(detail((key,), str(error))) from None
+        if is_url(self.report.directory):
+            text = "reports are written to a folder of this machine, not to a URL"
+            raise refusal(detail(("report", "directory"), text))
         if bool(self.store) == bool(self.seeds):
             both = "both are given" if self.store else "neither is given"
             text = f"{both}: a job has a store, or seeds, one store for each checkpoint"

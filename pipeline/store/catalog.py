@@ -12,8 +12,9 @@ from typing import Any
 from pipeline import locks
 from pipeline.chunk import ArraySpec, Block
 from pipeline.errors import CorruptError, ExistsRefusedError, FeatfoldError, MissingInputError
-from pipeline.store import disk, layout, manifest, place
+from pipeline.store import disk, layout, manifest, object_lock, place
 from pipeline.store.declaration import Declaration, check_version, declare
+from pipeline.store.head import SavedHead, read_head, write_head
 from pipeline.store.reader import StoredSplit, open_split
 from pipeline.store.writer import REPLACES, SplitWriter
 
@@ -68,8 +69,7 @@ class Store:
 
     def has(self, name: str) -> bool:
         """Tell whether there is a split of this name."""
-        layout.check_split_name(name)
-        return self._exists(name)
+        return layout.is_split_name(name) and self._exists(name)
 
     def splits(self) -> tuple[str, ...]:
         """Return the names of all splits, in-distribution ones first, numbers by value."""
@@ -94,6 +94,19 @@ class Store:
         """Return what was said of a split when it was created."""
         return dict(self._declared(name).attributes)
 
+    def write_head(
+        self, weight: Any, bias: Any, attributes: Mapping[str, Any] | None = None
+    ) -> None:
+        """Save the head of the model: W (k, d), b (k,): see :func:`pipeline.store.head.write_head`.
+
+        ``attributes`` say which features it reads, as ``how`` and ``field``: their mean if not.
+        """
+        write_head(self.path, weight, bias, attributes or {})
+
+    def head(self) -> SavedHead | None:
+        """Return the head that is saved with the features, or None."""
+        return read_head(self.path)
+
     def remove_block(self, name: str, index: int) -> Block:
         """Take a block of a split out for good: see :meth:`SplitWriter.remove`."""
         return self.writer(name).remove(index)
@@ -110,10 +123,12 @@ class Store:
         As ``part`` (i, n), only that share of it: other shares may be held beside it.
         """
         own = f"{name}.filling"
-        if not isinstance(self.path, Path):
-            return disk.locked(self.path, own, timeout_seconds=0.0)
         stem = self.path.with_name(f".{self.path.name}.{own.replace('/', '+')}")
-        return locks.hold_shared(stem, f"{self.path}, {own}", part)
+        what = f"{self.path}, {own}"
+        if isinstance(self.path, Path):
+            return locks.hold_shared(stem, what, part)
+        self.path.check_writable()
+        return object_lock.hold_shared(stem, what, part)
 
     def finish(self, name: str) -> None:
         """Declare a split whole that was created as :data:`layout.UNFINISHED`."""

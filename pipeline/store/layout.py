@@ -45,9 +45,14 @@ KINDS = (
 _PATTERNS = tuple(re.compile(kind.replace("NAME", NAME)) for kind in KINDS)
 
 
+def is_split_name(name: Any) -> bool:
+    """Tell whether a split may be called ``name``."""
+    return isinstance(name, str) and any(p.fullmatch(name) for p in _PATTERNS)
+
+
 def check_split_name(name: str) -> None:
     """Raise a ConfigError unless a split may be called ``name``."""
-    if not isinstance(name, str) or not any(p.fullmatch(name) for p in _PATTERNS):
+    if not is_split_name(name):
         raise ConfigError(
             f"{name!r} is not the name of a split; expected one of {', '.join(KINDS)}, "
             "where NAME is made of letters, digits, dots, dashes and underscores"

@@ -75,6 +75,34 @@ def hold(place: ObjectPlace, what: str, timeout_seconds: float = 0.0) -> Iterato
     held.check()
 
 
+@contextmanager
+def hold_shared(
+    stem: ObjectPlace, what: str, part: tuple[int, int] | None = None
+) -> Iterator[HeldObject]:
+    """Hold ``what`` alone, or as part (i, n) beside the other parts: as
+    :func:`pipeline.locks.hold_shared` does.
+    """
+    whole = stem.with_name(f"{stem.name}.lock")
+    if part is None:
+        with hold(whole, what) as held:
+            names = stem.parent.children()
+            parts = [name for name in names if name.startswith(f"{stem.name}.part-")]
+            _refuse_beside([stem.with_name(name) for name in parts], what)
+            yield held
+    else:
+        own = stem.with_name(f"{stem.name}.part-{part[0]}-of-{part[1]}.lock")
+        with hold(own, f"part {part[0]}/{part[1]} of {what}") as held:
+            _refuse_beside([whole], what)
+            yield held
+
+
+def _refuse_beside(others: list[ObjectPlace], what: str) -> None:
+    for place in others:
+        seen = place.seen()
+        if seen is not None and not _is_stale(place, seen):
+            raise LockedError(_held_by(HeldObject(place, what), 0.0))
+
+
 def _take(held: HeldObject) -> bool:
     """Create the lock, or replace a stale one; tell whether it is ours now."""
     with suppress(ExistsRefusedError):
