@@ -115,6 +115,20 @@ class LinearHead:
 
 
 @value
+class ModelHead:
+    """The final layer of the model that the features come from, over those that it reads itself."""
+
+    linear: LinearHead
+
+    @property
+    def label(self) -> str:
+        return "head of the model"
+
+    def passes(self, schema: Schema) -> Generator[Any, Any, View]:
+        return (yield from self.linear.passes(schema))
+
+
+@value
 class LDAHead:
     """Linear discriminant analysis in closed form from the class moments.
 

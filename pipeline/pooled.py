@@ -3,6 +3,9 @@
 A copy is a table of rows among the partials, float64 as the view gives it, so a later pass that
 needs no more than the means, say, reads 8 bytes for every 49 x 4 of the tokens, and finds
 the same bits. Like any partial it is named by the checksums of what it was made from.
+
+A split may hold the means already, in an array ``pooled`` that was written with the tokens, block
+by block, and so has a checksum in the same record; its attributes say what it is made of.
 """
 
 from __future__ import annotations
@@ -23,8 +26,28 @@ from pipeline.procedure import Rows
 from pipeline.views import Finite, Pooled, View
 from pipeline.views.pooling import REDUCTIONS
 
+STORED = "pooled"
+"""The array of a split that holds the means of its tokens, and the attribute that says of which."""
 Copies = Mapping[str, tuple[Rows, str]]
 """Token array -> the table that holds its pooled rows, and the key of its partials."""
+
+
+def said_of_copy(field: str, masked: bool) -> dict[str, str]:
+    """Return what the attributes of a split say of an array ``pooled`` of the tokens ``field``."""
+    return {STORED: f"mean of {'the valid tokens' if masked else 'the tokens'} of {field}"}
+
+
+def stored_means(split: Split) -> str:
+    """Return the token array whose means a split stores; empty where it stores none."""
+    said = getattr(split, "attributes", {}).get(STORED)
+    schema, masked = split.schema, "mask" in split.schema.arrays
+    if said is None or STORED not in schema.arrays:
+        return ""
+    for field, spec in schema.arrays.items():
+        means = ArraySpec(spec.shape[-1:], "float64", "D")
+        if len(spec.shape) == 2 and {STORED: said} == said_of_copy(field, masked):
+            return field if schema.arrays[STORED] == means else ""
+    return ""
 
 
 def copies_of(views: Iterable[View], split: Split) -> Copies:
@@ -50,7 +73,7 @@ def copies_of(views: Iterable[View], split: Split) -> Copies:
 def pools(views: Iterable[View], split: Split) -> Sequence[tuple[Rows, str]]:
     """Return the copies that a pass over ``views`` computes anyway and may keep."""
     hows = {view for view in closure(views) if _pools_tokens(view, split.schema)}
-    return list(_tables(hows, split).values())
+    return list(_tables(hows - {Pooled("mean", stored_means(split))}, split).values())
 
 
 def _tables(hows: Iterable[Pooled], split: Split) -> Mapping[Pooled, tuple[Rows, str]]:
@@ -86,7 +109,7 @@ class PooledSplit:
     split: Split
     partials: Partials
     keys: Mapping[str, str]
-    """Token array -> key of its copy."""
+    """Token array -> key of its copy; empty for the means that the split stores itself."""
 
     @property
     def name(self) -> str:
@@ -128,8 +151,10 @@ class PooledSplit:
     def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
         """Bytes that reading holds: the copy of a block, and what is read beside it."""
         rows = max(block.rows for block in self.blocks)
-        copies = sum(self.schema.spec(field).nbytes for field in fields & self.keys.keys())
+        held = {field for field, key in self.keys.items() if key}
+        copies = sum(self.schema.spec(field).nbytes for field in fields & held)
         rest = frozenset(fields - self.keys.keys())
+        rest |= {STORED} if fields & (self.keys.keys() - held) else set()
         return rows * copies + (self.split.reading_nbytes(rest, step_rows) if rest else 0)
 
     def read(
@@ -137,11 +162,13 @@ class PooledSplit:
     ) -> Iterator[Chunk]:
         """Yield the chunks of a block, with vectors in place of tokens."""
         names = self.schema.touched(fields)
-        copies = {field: self._copy(field, block) for field in names & self.keys.keys()}
-        rest = frozenset(names - copies.keys())
+        stored = {field for field in names if self.keys.get(field) == ""}
+        copies = {f: self._copy(f, block) for f in (names & self.keys.keys()) - stored}
+        rest = frozenset(names - copies.keys() - stored) | ({STORED} if stored else set())
         if rest:
             for chunk in self.split.read(block, rest, step_rows):
-                yield self._chunk(block, chunk.start, chunk.rows, copies, chunk.arrays)
+                means = dict.fromkeys(stored, chunk.arrays.get(STORED))
+                yield self._chunk(block, chunk.start, chunk.rows, copies, {**chunk.arrays, **means})
         else:
             step = step_rows or self.chunk_rows
             for start in range(block.start, block.stop, step):

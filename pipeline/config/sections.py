@@ -25,7 +25,7 @@ from pipeline.errors import ConfigError, FeatfoldError
 from pipeline.heads import LDAHead
 from pipeline.store import declaration, layout
 
-HEADS = ("auto", "lda", "stored")
+HEADS = ("auto", "lda", "stored", "model")
 TRUTHS = ("true", "false", "yes", "no", "on", "off")
 """Words for truth values, as people write them; YAML takes most of them for text."""
 

@@ -17,9 +17,9 @@ from pipeline.chunk import Block, Split
 from pipeline.fold import AnyStatistic, group_of
 from pipeline.partials import FAN_IN, Partials, key_of, node_names, stored_fields
 from pipeline.plan import Work, levels_in_a_task
-from pipeline.pooled import PooledSplit, copies_of, pools
+from pipeline.pooled import PooledSplit, copies_of, pools, stored_means
 from pipeline.procedure import Rows
-from pipeline.views import View
+from pipeline.views import Pooled, View
 
 T = TypeVar("T")
 
@@ -188,6 +188,9 @@ class Schedule:
             for field, (table, key) in copies.items()
             if self._all_there(table, key, step.blocks)
         }
+        stored = stored_means(self.work.split)
+        if stored in copies and copies[stored][0].view == Pooled("mean", stored):
+            there[stored] = ""
         return self._pooled(tuple(there.items()))
 
     def _pooled(self, there: tuple[tuple[str, str], ...]) -> Split:

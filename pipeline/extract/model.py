@@ -18,7 +18,6 @@ from pipeline.chunk import ArraySpec
 from pipeline.errors import ConfigError, DataError
 from pipeline.extract import devices
 
-
 _LETTERS = {"logits": "K", "mask": "T"}
 """Axes of vectors that are no features."""
 
@@ -60,7 +59,7 @@ class Extractor:
     ) -> None:
         called = devices.called_by(model)
         owner = getattr(called, "__self__", called)
-        self._model, self._name = model, _name(called)
+        self._model, self._name = model, name_of(called)
         self._owner, self._module = owner, devices.module_of(model)
         self._half = _half_of(self._module)
         self.device = devices.settled(model, device)
@@ -146,7 +145,7 @@ def call(model: Callable[..., Any], inputs: Any) -> Any:
 
 
 def count_rows(inputs: Any) -> int:
-    """Return the rows n of inputs (n, ...), or of a mapping of them; DataError where they differ."""
+    """Return the rows of inputs (n, ...), or of a mapping of them; DataError where they differ."""
     if not isinstance(inputs, Mapping):
         return len(inputs)
     lengths = {str(name): len(given) for name, given in inputs.items()}
@@ -248,7 +247,8 @@ def _evaluating(module: Any) -> Iterator[None]:
                     buffer.copy_(saved)
 
 
-def _name(model: Any) -> str:
+def name_of(model: Any) -> str:
+    """Return the path of a class or function."""
     named = model if hasattr(model, "__qualname__") else type(model)
     return f"{named.__module__}.{named.__qualname__}"
 

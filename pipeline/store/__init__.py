@@ -3,6 +3,7 @@
 from pipeline.store.artifacts import load, save
 from pipeline.store.catalog import Store
 from pipeline.store.declared import DeclaredSplit
+from pipeline.store.head import SavedHead
 from pipeline.store.mask_folder import MaskFolders
 from pipeline.store.memory import ArraySplit
 from pipeline.store.predictions import PredictionSplit, open_predictions
@@ -14,6 +15,7 @@ __all__ = [
     "DeclaredSplit",
     "MaskFolders",
     "PredictionSplit",
+    "SavedHead",
     "SplitWriter",
     "Store",
     "StoredSplit",

@@ -19,6 +19,7 @@ from pipeline.store import disk, layout, manifest, place, raw
 from pipeline.store.coded import CodedChunks
 from pipeline.store.column import Chunks, Column, Finding, reading_nbytes
 from pipeline.store.declaration import Declaration
+from pipeline.store.head import SavedHead, read_head
 from pipeline.store.prefetch import SLOTS, prefetched
 from pipeline.store.reads import READS as READS
 from pipeline.store.reads import reset_reads as reset_reads
@@ -67,6 +68,11 @@ class StoredSplit:
     def attributes(self) -> Mapping[str, Any]:
         """What the writer said of the rows: model, weights, tap, transform, versions."""
         return self.declared.attributes
+
+    @property
+    def head(self) -> SavedHead | None:
+        """The head of the model, where the store has one."""
+        return read_head(self.root)
 
     @property
     def chunk_rows(self) -> int:

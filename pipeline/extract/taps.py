@@ -1,0 +1,289 @@
+"""Taps: outputs of any submodules, by name, in one forward pass, as arrays of a split.
+
+``tapped(vit, {"features": "blocks.11", "logits": "head"}, layouts={"features": "NTD"},
+prefix={"cls": 1})`` is a model with arrays features (t, d), cls (d,) and logits (k,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+
+from pipeline.errors import ConfigError, DataError
+from pipeline.extract import devices
+from pipeline.extract.final_layer import last_linear, linear_called
+from pipeline.extract.model import Description, call, name_of
+from pipeline.extract.tap import INPUT, Tap, item_of, near_names, tap_of
+from pipeline.extract.token_layouts import (
+    arranged,
+    copied,
+    has_tokens,
+    is_sequence,
+    mask_of,
+    masked,
+    mean_of_tokens,
+    parted,
+)
+from pipeline.pooled import STORED as POOLED
+from pipeline.pooled import said_of_copy
+
+FEATURES, LOGITS, MASK = "features", "logits", "mask"
+AUTO = "auto"
+Arrays = dict[str, torch.Tensor]
+
+
+def tapped(
+    model: Callable[..., Any],
+    taps: Mapping[str, str],
+    *,
+    layouts: Mapping[str, str] | None = None,
+    prefix: Mapping[str, int] | None = None,
+    head: str | None = None,
+    mask: str | None = None,
+    length: int | None = None,
+    pooled: bool = False,
+    transform: Callable[[Any], Any] | None = None,
+    attributes: Mapping[str, str] | None = None,
+) -> Tapped:
+    """Return a model that gives the outputs of submodules by the names of ``taps``.
+
+    A tap is the name of a submodule, ``blocks.11``; with an item of its output, ``encoder:0`` or
+    ``encoder:last_hidden_state``, or ``head:input``, what goes into it; or an item of what the
+    model returns, ``last_hidden_state``. Outputs (n, d) need no layout; others declare theirs, N
+    first: NTD, NDT, NCHW, NHWC. Tokens are stored (t, d), those of a map row by row.
+
+    ``prefix`` counts the tokens before those, by the name of the array that they become: one gives
+    (d,), several (r, d). It holds for every tap of a sequence; those of others than ``features``
+    (or the first) carry the name of their tap, ``TAP_cls``. ``mask`` names the input, such as
+    ``attention_mask``, that flags valid tokens (n, t) by 1; others are stored as zeros, and all
+    are padded to ``length``, where it is given. ``pooled`` adds the mean of the valid tokens of
+    ``features`` (or the first tap of tokens), float64 (d,), which detectors read in their place.
+
+    ``head`` names the final ``torch.nn.Linear``, whose weights are saved with the features, or is
+    ``auto``: the last one whose output is that of the model. Its output becomes ``logits`` unless
+    a tap has that name. ``transform`` makes an input of one RGB image of PIL; ``attributes`` are
+    recorded in the store.
+
+    Raises
+    ------
+    ConfigError
+        For a model without submodules, layouts and prefixes that are not known or do not fit, and
+        two arrays of one name.
+    UnknownNameError
+        For a submodule that is not there; near names are listed.
+    """
+    network = devices.module_of(model)
+    if network is None:
+        raise ConfigError(
+            f"taps need a torch.nn.Module, or a method of one, got {name_of(model)}: return what "
+            "you want as a mapping of tensors by name instead"
+        )
+    if head not in (None, AUTO):
+        linear_called(network, str(head))
+        taps = taps if LOGITS in taps else {**taps, LOGITS: str(head)}
+    chosen = tuple(tap_of(network, name, path, layouts or {}) for name, path in _checked(taps))
+    if odd := [name for name in layouts or {} if name not in taps]:
+        raise ConfigError(f"layouts: there is no tap {odd[0]!r}; taps: {', '.join(taps)}")
+    made = Tapped(network, None if model is network else model, chosen)
+    made.prefixes = _prefixes(chosen, prefix or {})
+    made.mask, made.length = mask, _length(length, mask)
+    made.pooled = _tokens_of(chosen).name if pooled else ""
+    made.head_name, made.transform = head, transform
+    _refuse_twice(made)
+    made.description = _description(made, model, attributes or {})
+    return made
+
+
+class Tapped(torch.nn.Module):  # type: ignore[misc]
+    """A module whose outputs are those of submodules of another: see :func:`tapped`."""
+
+    prefixes: Mapping[str, Mapping[str, int]]
+    """Of each tap of a sequence, the arrays of its first tokens and their numbers."""
+    mask: str | None
+    length: int | None
+    pooled: str
+    """The tap whose tokens are pooled as well; empty for none."""
+    head_name: str | None
+    transform: Callable[[Any], Any] | None
+    description: Description
+
+    def __init__(self, network: Any, method: Any, taps: tuple[Tap, ...]) -> None:
+        super().__init__()
+        self.tapped = network
+        self._method = method
+        self.taps = taps
+
+    @property
+    def head(self) -> tuple[Any, Any] | None:
+        """W (k, d) and b (k,) of the final layer; None until a pass has found it."""
+        if self.head_name in (None, AUTO):
+            return None
+        layer = self.tapped.get_submodule(self.head_name)
+        zeros = layer.weight.new_zeros(layer.out_features)
+        return layer.weight.detach(), zeros if layer.bias is None else layer.bias.detach()
+
+    def forward(self, inputs: Any, /) -> Arrays:
+        """Return the arrays (n, ...) by name, each in memory of its own.
+
+        Raises
+        ------
+        DataError
+            For a submodule that did not run, or ran twice, and outputs that are not as declared.
+        """
+        if self.head_name == AUTO:
+            self._find_head(inputs)
+        caught: dict[str, Arrays] = {}
+        with self._hooked(caught):
+            output = self._run(inputs)
+        for tap in self.taps:
+            if tap.module is None:
+                self._catch(tap, caught, None, (inputs,), {}, output)
+            elif tap.name not in caught:
+                raise DataError(
+                    f"{tap.where}: the submodule did not run in this forward pass{self._near(tap)}"
+                    " (modules that are compiled, or whose weights are used by another one, do not)"
+                )
+        return self._finished(dict(chain(*(caught[tap.name].items() for tap in self.taps))), inputs)
+
+    def _run(self, inputs: Any) -> Any:
+        return call(self.tapped if self._method is None else self._method, inputs)
+
+    @contextmanager
+    def _hooked(self, caught: dict[str, Arrays]) -> Iterator[None]:
+        """Have a hook on every tapped submodule; none is left, whatever happens."""
+        with ExitStack() as stack:
+            for tap in self.taps:
+                if tap.module is not None:
+                    hook = partial(self._catch, tap, caught)
+                    handle = tap.module.register_forward_hook(hook, with_kwargs=True)
+                    stack.callback(handle.remove)
+            yield
+
+    def _catch(
+        self, tap: Tap, caught: dict[str, Arrays], _: Any, args: Any, kwargs: Any, output: Any
+    ) -> None:
+        """Copy at once: layers behind may write into the output."""
+        if tap.name in caught:
+            raise DataError(
+                f"{tap.where}: the submodule ran twice in one forward pass, and which output is "
+                f"meant is not known{self._near(tap)}: tap one that runs once"
+            )
+        given = next(iter((*args, *kwargs.values())), None) if tap.item == INPUT else output
+        found = arranged(item_of(tap, given, self._near(tap)), tap.layout, tap.where)
+        rest, parts = parted(found, self.prefixes.get(tap.name, {}), tap.where)
+        caught[tap.name] = {name: copied(each) for name, each in {tap.name: rest, **parts}.items()}
+
+    def _finished(self, arrays: Arrays, inputs: Any) -> Arrays:
+        """Return the arrays with the mask and the pooled copy."""
+        if self.mask is not None:
+            if not isinstance(inputs, Mapping) or self.mask not in inputs:
+                there = ", ".join(inputs) if isinstance(inputs, Mapping) else "one tensor"
+                raise DataError(f"mask: no input is called {self.mask!r}; inputs: {there}")
+            tokens = [tap for tap in self.taps if has_tokens(tap.layout)]
+            skipped = sum(self.prefixes.get(tokens[0].name, {}).values()) if tokens else 0
+            mask, length = mask_of(inputs[self.mask], skipped, self.length, self.mask)
+            for tap in tokens:
+                arrays[tap.name] = masked(arrays[tap.name], mask, length, tap.where)
+            arrays[MASK] = torch.nn.functional.pad(mask, (0, length - mask.shape[1]))
+        if self.pooled:
+            arrays[POOLED] = mean_of_tokens(arrays[self.pooled], arrays.get(MASK))
+        return arrays
+
+    def _find_head(self, inputs: Any) -> None:
+        """Look for the last linear layer whose output is that of the model, or its logits."""
+        self.head_name = last_linear(self.tapped, lambda: self._run(inputs))
+        if LOGITS not in {tap.name for tap in self.taps}:
+            self.taps = (*self.taps, tap_of(self.tapped, LOGITS, self.head_name, {}))
+
+    def _near(self, tap: Tap) -> str:
+        close = near_names(tap.path.partition(":")[0], self.tapped)
+        return f"; submodules of near names: {close}" if close else ""
+
+
+def _checked(taps: Any) -> Iterator[tuple[str, str]]:
+    if not isinstance(taps, Mapping) or not taps:
+        raise ConfigError(
+            f"taps: {taps!r}; expected submodules by the name of their array, such as "
+            "{'features': 'blocks.11', 'logits': 'head'}"
+        )
+    for name, path in taps.items():
+        if not isinstance(name, str) or not isinstance(path, str) or not path.strip():
+            raise ConfigError(f"taps: {name!r}: {path!r}; expected the name of a submodule")
+        if name in ("labels", "ids", MASK):
+            raise ConfigError(f"taps: an array {name!r} does not come from a tap; name it else")
+        yield name, path
+
+
+def _prefixes(taps: tuple[Tap, ...], prefix: Mapping[str, int]) -> dict[str, dict[str, int]]:
+    if not isinstance(prefix, Mapping):
+        raise ConfigError(f"prefix: {prefix!r}; expected numbers of tokens, such as {{'cls': 1}}")
+    for name, count in prefix.items():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ConfigError(f"prefix: {name}: {count!r}; expected how many tokens, at least 1")
+    sequences = [tap.name for tap in taps if is_sequence(tap.layout)]
+    if prefix and not sequences:
+        raise ConfigError(
+            "prefix: no tap is a sequence of tokens; declare its layout, NTD or NDT: a map has none"
+        )
+    first = FEATURES if FEATURES in sequences else next(iter(sequences), "")
+    return {
+        tap: {name if tap == first else f"{tap}_{name}": n for name, n in prefix.items()}
+        for tap in sequences
+        if prefix
+    }
+
+
+def _length(length: Any, mask: str | None) -> int | None:
+    if length is not None and (mask is None or not isinstance(length, int) or length < 1):
+        raise ConfigError(
+            f"length: {length!r}; expected to how many tokens rows with a mask are padded, a number"
+            " of at least 1, beside the name of the mask"
+        )
+    return length
+
+
+def _tokens_of(taps: tuple[Tap, ...]) -> Tap:
+    """Return the tap whose tokens are pooled: features, or the first one that has tokens."""
+    tokens = [tap for tap in taps if has_tokens(tap.layout)]
+    if not tokens:
+        raise ConfigError("pooled: no tap gives tokens; declare its layout, or leave pooled out")
+    return next((tap for tap in tokens if tap.name == FEATURES), tokens[0])
+
+
+def _refuse_twice(made: Tapped) -> None:
+    names = [tap.name for tap in made.taps]
+    names += [name for prefix in made.prefixes.values() for name in prefix]
+    names += [MASK] if made.mask is not None else []
+    names += [POOLED] if made.pooled else []
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"taps: two arrays would be called {', '.join(twice)}; rename one")
+
+
+def _description(made: Tapped, model: Any, attributes: Mapping[str, str]) -> Description:
+    """Return what the store records: above all where the features are taken from."""
+    said = {tap.name: " ".join((tap.path, tap.layout)).strip() for tap in made.taps}
+    for name, prefix in made.prefixes.items():
+        said[name] += "".join(f", without {arr} {count}" for arr, count in prefix.items())
+    first = FEATURES if FEATURES in said else next(iter(said))
+    layouts = {
+        **{tap.name: "TD" for tap in made.taps if has_tokens(tap.layout)},
+        **{
+            name: "D" if count == 1 else "TD"
+            for prefix in made.prefixes.values()
+            for name, count in prefix.items()
+        },
+    }
+    own = {
+        "model": name_of(devices.called_by(model)),
+        "tap": said[first],
+        "taps": "; ".join(f"{name}: {where}" for name, where in said.items()),
+        **({"mask": made.mask} if made.mask is not None else {}),
+        **(said_of_copy(made.pooled, made.mask is not None) if made.pooled else {}),
+        **({"transform": repr(made.transform)} if made.transform is not None else {}),
+    }
+    return Description({**own, **attributes}, layouts)
