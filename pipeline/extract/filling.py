@@ -2,70 +2,111 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from pipeline.chunk import Block
-from pipeline.errors import ConfigError, DataError
-from pipeline.extract.model import Extractor, bits, count_rows, declare, integers
-from pipeline.extract.sources import Batch, Source
+from pipeline.chunk import ArraySpec, Block
+from pipeline.errors import ConfigError, DataError, ExistsRefusedError
+from pipeline.extract.appending import append_rows
+from pipeline.extract.blocks import Writer, damaged, fill_blocks
+from pipeline.extract.data.datasets import as_rows
+from pipeline.extract.model import Extractor, declare
+from pipeline.extract.passing import AUTO, Manner, Pass, Progress
+from pipeline.extract.sharing import Make, Task, as_given, share_out
+from pipeline.extract.sources import Source
 from pipeline.store import Store
+from pipeline.store.layout import UNFINISHED
 
-Contents = dict[str, NDArray[Any]]
-Progress = Callable[[int, int], None]
-"""Called after each batch with the rows done so far and the rows of the split."""
+BATCH_ROWS = "batch_rows"
+"""Attribute of a split: rows of the batches that it was begun with."""
+CLASS_NAMES = "class_names"
+Say = Callable[[str], None]
 
 
-class Writer(Protocol):
-    """What extraction asks of a split that is being written."""
+@dataclass(frozen=True)
+class Filled:
+    """What an extraction did."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def blocks(self) -> Sequence[Block]: ...
-    def missing(self) -> Sequence[Block]: ...
-    def write(self, block_index: int, contents: Mapping[str, NDArray[Any]], /) -> None: ...
+    split: str
+    rows: int
+    blocks: int
+    written: int
+    """Blocks that were missing, and are written now."""
+    rewritten: int = 0
+    """Blocks that were damaged, and were written again."""
+    missing: int = 0
+    """Blocks that are left to other shares."""
+    batch_rows: int | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which blocks are filled here, and how."""
+
+    workers: int = 1
+    """Processes that each take whole blocks."""
+    part: tuple[int, int] | None = None
+    """(i, n): the i-th of n shares of the blocks, the others being filled elsewhere."""
+    verify: bool = False
+    """Whether committed blocks are read too, and written again where they are damaged."""
+    make: Make | None = None
+    """What makes model and source in another process; None: they are sent there."""
+
+    def own(self, blocks: Iterable[Block]) -> list[Block]:
+        """Return the blocks of this share."""
+        i, n = self.part or (1, 1)
+        return [block for block in blocks if block.index % n == i - 1]
 
 
 def extract_split(
     store: Store,
     name: str,
     model: Extractor | Callable[[Any], Any],
-    source: Source,
+    source: Any,
     *,
     classes: int,
-    batch_rows: int = 32,
+    batch_rows: int | str = 32,
     progress: Progress | None = None,
-    attributes: Mapping[str, str] | None = None,
+    attributes: Mapping[str, Any] | None = None,
+    manner: Manner | None = None,
+    share: Share = Share(),
+    say: Say = lambda text: None,
     **options: Any,
-) -> None:
+) -> Filled:
     """Create split ``name`` of ``store`` as the model's outputs ask for, and fill it.
 
-    A split that is there already is gone on with, its committed blocks are kept; one that came from
-    another source or model is refused, and so is a second process while this one writes
-    (LockedError). ``attributes`` are recorded beside those of the model, ``options`` are those of
-    ``store.create_split``.
+    ``source`` gives rows by range, or is a dataset, a DataLoader or an iterable of batches: see
+    :func:`pipeline.extract.data.datasets.as_rows`. ``manner`` says how the model is run, where
+    ``batch_rows`` alone does not. A split that is there already is gone on with, its committed
+    blocks are kept; one that came from another source or model is refused, and so is a second
+    process while this one writes (LockedError), unless both fill a ``share``. ``attributes`` are
+    recorded beside those of the model, ``options`` are those of ``store.create_split``.
     """
-    if not len(source):
-        raise DataError(f"split {name}: source {source.name!r} has no rows")
+    manner = manner or Manner(batch_rows)
+    rows: Any = as_rows(source, getattr(model, "transform", None))
     extractor = _extractor(model)
+    then = store.attributes(name) if store.has(name) else None
+    told: dict[str, Any] = {
+        "source": rows.name,
+        **getattr(rows, "attributes", {}),
+        **extractor.attributes(),
+        **manner.attributes,
+        **(attributes or {}),
+    }
+    _check_classes(store, name, told)
+    run = Pass(extractor, manner, name, rows.name, (then or {}).get(BATCH_ROWS))
     with extractor.ready():
-        outputs, _ = _run(extractor, source, name, 0, 1)
-    with store.lock(name):
-        writer = store.create_split(
-            name,
-            declare(outputs, extractor.description.layouts),
-            classes=classes,
-            rows=len(source),
-            attributes={"source": source.name, **extractor.attributes(), **(attributes or {})},
-            exist_ok=True,
-            **options,
-        )
-        extract(extractor, source, writer, batch_rows=batch_rows, progress=progress)
+        if hasattr(rows, "read"):
+            work = _Work(store, run, rows, share, progress, say)
+            return work.split(classes, told, then, options)
+        _refuse_shares(name, rows, share)
+        with store.lock(name):
+            done = append_rows(
+                store, run, rows, classes=classes, attributes=told, then=then,
+                verify=share.verify, progress=progress, options=options,
+            )  # fmt: skip
+            return Filled(name, *done, batch_rows=run.batch_rows)
 
 
 def extract(
@@ -87,68 +128,104 @@ def extract(
     ConfigError
         When ``batch_rows`` is not positive.
     DataError
-        When source and split differ in rows, the model fails, or batches do not fit together:
-        split and rows are named, and the blocks before them are kept.
+        When source and split differ in rows, the model fails, gives values that are not finite, or
+        batches do not fit together: split and rows are named, and the blocks before are kept.
     """
-    if batch_rows < 1:
-        raise ConfigError(f"batch_rows is at least 1, got {batch_rows}")
-    rows = writer.blocks[-1].stop if writer.blocks else 0
-    if rows != len(source):
-        raise DataError(
-            f"split {writer.name} holds {rows} rows, source {source.name!r} has {len(source)}"
-        )
     extractor = _extractor(model)
-    missing = list(writer.missing())
-    done = rows - sum(block.rows for block in missing)
+    run = Pass(extractor, Manner(batch_rows), writer.name, source.name)
     with extractor.ready():
-        for block in missing:
-            contents: Contents = {}
-            for start in range(block.start, block.stop, batch_rows):
-                stop = min(start + batch_rows, block.stop)
-                outputs, batch = _run(extractor, source, writer.name, start, stop)
-                found = {name: bits(output) for name, output in outputs.items()}
-                found |= {"labels": batch.labels, "ids": batch.ids}
-                _place(contents, found, block, start, writer.name)
-                done += stop - start
-                if progress is not None:
-                    progress(done, rows)
-            writer.write(block.index, contents)
+        fill_blocks(run, source, writer, writer.missing(), progress)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A split whose rows are read by range, and how its blocks are filled."""
+
+    store: Store
+    run: Pass
+    source: Source
+    share: Share
+    progress: Progress | None
+    say: Say
+
+    def split(
+        self,
+        classes: int,
+        attributes: Mapping[str, Any],
+        then: Mapping[str, Any] | None,
+        options: Mapping[str, Any],
+    ) -> Filled:
+        """Create the split, or go on with it, and fill the blocks of this share."""
+        name, rows = self.run.split, len(self.source)
+        specs = self._declared(then)
+        begun = self.run.batch_rows if then is None else then.get(BATCH_ROWS)
+        own = {} if begun is None else {BATCH_ROWS: begun}
+        with self.store.lock(name, self.share.part):
+            writer = self.store.create_split(
+                name, specs, classes=classes, rows=rows, attributes={**attributes, **own},
+                exist_ok=True, **options,
+            )  # fmt: skip
+            wanted = self.share.own(writer.missing())
+            self._fill(writer, wanted)
+            wrong = self.share.own(damaged(self.store, name)) if self.share.verify else []
+            for block in wrong:
+                self.say(
+                    f"{name}: block {block.index} (rows {block.start}-{block.stop}) is damaged and "
+                    "written again"
+                )
+            self._fill(writer, wrong, overwrite=True)
+        left, made = len(writer.missing()), len(writer.blocks)
+        return Filled(name, rows, made, len(wanted), len(wrong), left, self.run.batch_rows)
+
+    def _declared(self, then: Mapping[str, Any] | None) -> dict[str, ArraySpec]:
+        """Return what the outputs for the first rows ask for; they settle the size of batches."""
+        name, run, source = self.run.split, self.run, self.source
+        if not len(source):
+            raise DataError(f"split {name}: source {source.name!r} has no rows")
+        if then is not None and then.get(UNFINISHED):
+            raise ExistsRefusedError(
+                f"{self.store.path}: split {name} came from a stream, {source.name} has rows by "
+                "range; name another split or store, or delete the old one"
+            )
+        tried = run.batch_rows if run.manner.batch_rows == AUTO and then is None else 1
+        outputs = run.tensors(run.checked(source.read(0, min(tried, len(source))), 0), 0)
+        return declare(outputs, run.extractor.description.layouts)
+
+    def _fill(self, writer: Any, blocks: list[Block], *, overwrite: bool = False) -> None:
+        """Write blocks; only those that are missing are counted as progress."""
+        progress = None if overwrite else self.progress
+        workers = min(self.share.workers, len(blocks))
+        if workers < 2:
+            fill_blocks(self.run, self.source, writer, blocks, progress, overwrite=overwrite)
+            return
+        make = self.share.make or as_given(self.run.extractor, self.source)
+        manner = replace(self.run.manner, batch_rows=self.run.batch_rows)
+        task = Task(make, str(self.store.path), self.run.split, manner, overwrite)
+        share_out(task, blocks, workers, len(self.source), progress, self.say)
+
+
+def _refuse_shares(name: str, stream: Any, share: Share) -> None:
+    if share.workers > 1 or share.part:
+        raise ConfigError(
+            f"split {name}: {stream.name} is a stream, whose rows come in one order: it is filled "
+            "by one process, so leave out workers and shares of blocks"
+        )
 
 
 def _extractor(model: Extractor | Callable[[Any], Any]) -> Extractor:
     return model if isinstance(model, Extractor) else Extractor(model)
 
 
-def _run(
-    extractor: Extractor, source: Source, split: str, start: int, stop: int
-) -> tuple[dict[str, torch.Tensor], Batch]:
-    """Read rows and call the model on them; whatever fails names the split and the rows."""
-    where = f"split {split} rows {start}-{stop}"
-    inputs, labels, ids = source.read(start, stop)
-    batch = Batch(inputs, integers("labels", labels, where), integers("ids", ids, where))
-    lengths = {"inputs": count_rows(inputs), "labels": len(batch.labels), "ids": len(batch.ids)}
-    if set(lengths.values()) != {stop - start}:
-        raise DataError(f"{where}: source {source.name!r} gave {lengths}")
-    try:
-        return extractor(inputs), batch
-    except DataError as error:
-        raise DataError(f"{where}: {error}") from error
-    except Exception as error:
-        raise DataError(f"{where}: the model raised {type(error).__name__}: {error}") from error
-
-
-def _place(contents: Contents, found: Contents, block: Block, start: int, split: str) -> None:
-    """Copy the arrays of a batch to their rows of a block, which the first batch lays out."""
-    if not contents:
-        for name, rows in found.items():
-            contents[name] = np.empty((block.rows, *rows.shape[1:]), rows.dtype)
-    expected = {name: (rows.shape[1:], rows.dtype.name) for name, rows in contents.items()}
-    got = {name: (rows.shape[1:], rows.dtype.name) for name, rows in found.items()}
-    if got != expected:
-        raise DataError(
-            f"split {split} from row {start}: expected rows of {expected}, as in the batches "
-            f"before, got {got}"
-        )
-    for name, rows in found.items():
-        # A copy, so that nothing keeps the model's larger buffers alive.
-        contents[name][start - block.start :][: len(rows)] = rows
+def _check_classes(store: Store, name: str, told: Mapping[str, Any]) -> None:
+    """Raise :class:`DataError` where labels of two splits would stand for other classes."""
+    own = told.get(CLASS_NAMES)
+    for other in store.splits() if own else ():
+        theirs = store.attributes(other).get(CLASS_NAMES)
+        if other != name and theirs and list(theirs) != list(own or ()):
+            both = list(zip(own or (), theirs, strict=False))
+            place = next((n for n, (a, b) in enumerate(both) if a != b), len(both))
+            raise DataError(
+                f"split {name}: its {len(own or ())} classes are not the {len(theirs)} of {other}: "
+                f"from label {place} on, labels would stand for other classes; give both the same "
+                "order by classes: [NAME, ...], or classes: FOLDER, whose sub-folders they are"
+            )

@@ -10,7 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -47,6 +47,16 @@ class Source(Protocol):
     def __len__(self) -> int: ...
     def read(self, start: int, stop: int) -> Batch:
         """Return the rows ``start`` to ``stop``; features, labels and ids come from this alone."""
+        ...
+
+
+class Stream(Protocol):
+    """Rows that come in their own order, once, and nobody knows how many."""
+
+    @property
+    def name(self) -> str: ...
+    def batches(self, rows: int) -> Iterator[Batch]:
+        """Yield all rows; batches have ``rows`` rows where the stream has none of its own."""
         ...
 
 
@@ -105,6 +115,14 @@ def build(path: str, **arguments: Any) -> Any:
         near = _near(unknown[0], signature.parameters) if unknown else ""
         raise ConfigError(f"import {path!r}: {error}{near}; it takes: {taken}") from error
     return _call(path, factory, arguments)
+
+
+def takes(path: str, parameter: str) -> bool:
+    """Tell whether the factory that ``path`` names has a parameter of a name."""
+    try:
+        return parameter in inspect.signature(resolve(path)).parameters
+    except ValueError:  # written in C
+        return False
 
 
 def _call(path: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:

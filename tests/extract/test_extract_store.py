@@ -13,6 +13,7 @@ from pipeline.errors import ConfigError, DataError, ExistsRefusedError, Incomple
 from pipeline.extract import build
 from pipeline.extract.filling import extract_split
 from pipeline.extract.model import Extractor
+from pipeline.extract.passing import Manner
 from pipeline.extract.sources import Batch
 from pipeline.store import Store
 
@@ -55,7 +56,14 @@ def test_bfloat16_comes_back_as_it_was(store):
     assert split.schema.arrays["features"].nbytes == 6
 
     odd = torch.tensor([3.14159, -1e-38, float("inf"), float("nan"), 65280.0]).bfloat16()
-    extract_split(store, "id/test", lambda x: odd.expand(len(x), 5), Numbers(4), classes=3)
+    extract_split(
+        store,
+        "id/test",
+        lambda x: odd.expand(len(x), 5),
+        Numbers(4),
+        classes=3,
+        manner=Manner(nonfinite="keep"),
+    )
     found = rows_of(store.split("id/test"), "features")
     np.testing.assert_array_equal(found, np.tile(odd.float().numpy(), (4, 1)))
 
