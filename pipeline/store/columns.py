@@ -75,6 +75,12 @@ class _Columns:
             raise ConfigError(
                 f"{what}: {path} has no column {pattern!r}; it has {', '.join(names)}"
             )
+        for name in self.names:
+            if (several := names.count(name)) > 1:
+                raise DataError(
+                    f"{what}: {path} has {several} columns of the name {name!r}; give each a name "
+                    "of its own"
+                )
         with files.told(path.name, Path(tempfile.gettempdir()), 0, REMEDY):
             handle, target = tempfile.mkstemp(prefix=f"{path.name}-", dir=_folder())
         self._out, self._target = os.fdopen(handle, "wb"), Path(target)
