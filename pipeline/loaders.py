@@ -68,7 +68,7 @@ def fit_at_work(
 
     def prepare(split: Split, val: Split | None = None) -> dict[str, Job]:
         further = {} if val is None else {VAL_SPLIT: val}
-        return fit_jobs(chosen, split, choose_head(given.head, split.schema), further)
+        return fit_jobs(chosen, split, choose_head(given.head, split.schema, split), further)
 
     loads = [Load(given.data, "id/train", given.classes)]
     if given.val is not None:
@@ -125,7 +125,10 @@ def _through_model(
             loaded = held.enter_context(open_(first, first.classes))
             if (place := _straight(loaded, others, prepare, call)) is not None:
                 later = [held.enter_context(open_(each, loaded.classes)) for each in others]
-                yield prepare(*(each.streamed() for each in (loaded, *later))), place
+                streams = [each.streamed() for each in (loaded, *later)]
+                yield prepare(*streams), place
+                for stream in streams:
+                    stream.leave()
                 return
             splits = [loaded.filed(folder, check)]
         for load in others:

@@ -53,15 +53,18 @@ def second_reads(passes: Sequence[Pass], names: Sequence[str]) -> Asked | None:
 
 def refusal_of(asked: Asked, remedy: str = FILES) -> FeatfoldError:
     """Return the error that names who needs a stream again, and who does not."""
-    least = f"one pass is enough for {', '.join(asked.once)}" if asked.once else "so do all others"
-    who = f"{asked.split} is a stream, which is read once, and {', '.join(asked.again)} would need"
+    again = ", ".join(asked.again)
+    who = f"{asked.split} is a stream, which is read once, and {again} would need"
     if asked.striped:
         return BudgetError(
-            f"{who} several passes, as their states do not fit at once; {least}; give more "
-            f"memory=, or {remedy}"
+            f"{who} several passes, as their states do not fit at once; give more memory, or "
+            f"{remedy}"
         )
+    if not asked.once:
+        return ConfigError(f"{who} a second pass over it; give {remedy}")
     return ConfigError(
-        f"{who} a second pass over it; {least}: leave out the former, or give {remedy}"
+        f"{who} a second pass over it; one pass is enough for {', '.join(asked.once)}: leave out "
+        f"{again}, or give {remedy}"
     )
 
 
@@ -91,13 +94,14 @@ def streaming(
             f"cluster: {cluster!r}; a stream is folded in the process of its model: choose auto or "
             f"threads, or give {FILES}"
         )
-    planned = prepared
-    if few is not None and _tables_or_refusal(prepared, few, stage):
-        planned = few
-    passes, outcomes = rehearse(planned, stage=stage)
     names = [name for name in prepared if name != HEAD]
-    if asked := second_reads(passes, names):
-        raise refusal_of(asked)
+    passes_of_few = _passes_of_few(few, names, stage) if few is not None else None
+    tabled = passes_of_few is not None and bool(_tables(passes_of_few))
+    planned = few if few is not None and tabled else prepared  # scores: as many as there are rows
+    passes, outcomes = rehearse(planned, stage=stage)
+    _refuse_second_reads(passes, names)
+    if passes_of_few is not None and not tabled:
+        _refuse_what_depends_on_rows(passes_of_few, passes)
     resources = settle("threads", 1, memory)  # one thread folds, and has all memory
     projections, shrink = projected(passes, resources)
     for pass_, projection in zip(passes, projections, strict=True):
@@ -121,21 +125,32 @@ def _too_large(pass_: Pass, projection: Projection, allowed_nbytes: int) -> Budg
     return BudgetError("\n".join(lines))
 
 
-def _tables_or_refusal(prepared: Mapping[str, Job], few: Mapping[str, Job], stage: str) -> bool:
-    """Tell whether scores are all that grows with the rows; refuse what depends on their number."""
+def _refuse_second_reads(passes: Sequence[Pass], names: Sequence[str]) -> None:
+    if asked := second_reads(passes, names):
+        raise refusal_of(asked)
+
+
+def _passes_of_few(few: Mapping[str, Job], names: Sequence[str], stage: str) -> list[Pass]:
+    """Return the passes over few rows; refuse a fit that keeps rows of the data."""
     try:
-        of_few, _ = rehearse(few, stage=stage)
+        passes, _ = rehearse(few, stage=stage)
     except (ConfigError, DataError):  # of so few rows
-        raise _depends(few) from None
-    tables = {name for p in of_few for w in p.works for r in w.rows for name in p.asked_by[r]}
-    if tables:
-        if stage == "fit":
-            raise _depends(tables)
-        return True
-    of_many, _ = rehearse(prepared, stage=stage)
-    if list(map(_requests, of_few)) != list(map(_requests, of_many)):
-        raise _depends({name for p in of_many for names in p.asked_by.values() for name in names})
-    return False
+        raise _depends(names) from None
+    _refuse_second_reads(passes, names)
+    if stage == "fit" and (tables := _tables(passes)):
+        raise _depends(tables)
+    return passes
+
+
+def _tables(passes: Sequence[Pass]) -> set[str]:
+    """Return who asks for something of every row."""
+    return {name for p in passes for w in p.works for r in w.rows for name in p.asked_by[r]}
+
+
+def _refuse_what_depends_on_rows(few: Sequence[Pass], many: Sequence[Pass]) -> None:
+    """Raise :class:`ConfigError` where few rows are asked for something else than many."""
+    if list(map(_requests, few)) != list(map(_requests, many)):
+        raise _depends({name for p in many for names in p.asked_by.values() for name in names})
 
 
 def _depends(names: Iterable[str]) -> ConfigError:

@@ -17,9 +17,8 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.extract.model import Extractor, count_rows, integers
 from pipeline.extract.stream import Shape, StreamedSplit
 from pipeline.extract.temporary import ExtractedSplit, TemporaryRows
-from pipeline.store import layout
+from pipeline.store import layout, memory
 from pipeline.store.file_rows import FileRows
-from pipeline.store.memory import BLOCK_NBYTES, CHUNK_NBYTES, LARGEST_CLASSES
 
 Contents = dict[str, NDArray[Any]]
 Check = Callable[[Split], object]
@@ -106,7 +105,7 @@ class Loaded:
         reading, first = self._reading, self._first
         total = sum(array[0].nbytes for array in first.values())
         widest = max(array[0].nbytes for array in first.values())
-        enough = max(1, BLOCK_NBYTES // max(1, total), CHUNK_NBYTES // max(1, widest))
+        enough = max(1, memory.BLOCK_NBYTES // max(1, total), memory.CHUNK_NBYTES // max(1, widest))
         like = reading.split(
             {n: FileRows(Path(n), (enough, *a.shape[1:]), a.dtype) for n, a in first.items()}
         )
@@ -241,7 +240,7 @@ class _Reading:
         labels = integers(LABELS, host, where)
         if len(labels) != count:
             raise DataError(f"{where}: {count} inputs, but {len(labels)} labels")
-        limit = LARGEST_CLASSES if self.classes is None else self.classes
+        limit = memory.LARGEST_CLASSES if self.classes is None else self.classes
         layout.check_labels(labels, limit, self.name, self._rows)
         self.largest = max(self.largest, int(labels.max(initial=-1)))
         return labels

@@ -113,6 +113,11 @@ class StreamedSplit:
         """Return the split itself: it cannot be sent elsewhere."""
         return self
 
+    def leave(self) -> None:
+        """Have a stream that nobody asked for count as read: its rows are those that are known."""
+        if self.rows is None:
+            self.rows = self.shape.rows or self.shape.batch_rows
+
     def pieces(self, fields: frozenset[str], step_rows: int) -> Iterator[Block | Chunk]:
         """Yield every block as it begins, then its chunks of ``step_rows`` rows: once.
 
