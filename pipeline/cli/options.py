@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from pipeline.errors import ConfigError
+
 Command = Callable[..., Any]
 
 
@@ -82,6 +84,16 @@ def progress_option(command: Command) -> Command:
         "--no-progress", "progress", flag_value=False, default=True, is_flag=True,
         help="Neither bars nor progress lines.",
     )(command)  # fmt: skip
+
+
+def part_of(text: str | None) -> tuple[int, int] | None:
+    """Return (i, n) of the "i/n" of ``--blocks``; raises :class:`ConfigError` for other text."""
+    if text is None:
+        return None
+    index, _, parts = text.partition("/")
+    if not (index.isdecimal() and parts.isdecimal() and 1 <= int(index) <= int(parts)):
+        raise ConfigError(f"--blocks: {text!r}; expected I/N with I from 1 to N, such as 2/8")
+    return int(index), int(parts)
 
 
 def _quoted(text: str | None) -> str | None:

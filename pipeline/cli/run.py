@@ -9,9 +9,8 @@ from pathlib import Path
 
 import click
 
-from pipeline.cli.options import common, job_options, progress_option
+from pipeline.cli.options import common, job_options, part_of, progress_option
 from pipeline.cli.terminal import Terminal
-from pipeline.errors import ConfigError
 
 
 @click.command(short_help="Run a job, from extraction to the report.")
@@ -20,7 +19,7 @@ from pipeline.errors import ConfigError
     "--blocks",
     "part",
     metavar="I/N",
-    callback=lambda _c, _p, text: _part(text),
+    callback=lambda _c, _p, text: part_of(text),
     help="Fold only the I-th of N shares of the blocks: for array jobs, side by side.",
 )
 @click.option(
@@ -80,16 +79,6 @@ def run_job(
             "scores": results["scores"],
         }
     )
-
-
-def _part(text: str | None) -> tuple[int, int] | None:
-    """Return (i, n) of "i/n"."""
-    if text is None:
-        return None
-    index, _, parts = text.partition("/")
-    if not (index.isdecimal() and parts.isdecimal() and 1 <= int(index) <= int(parts)):
-        raise ConfigError(f"--blocks: {text!r}; expected I/N with I from 1 to N, such as 2/8")
-    return int(index), int(parts)
 
 
 def _command() -> str:
