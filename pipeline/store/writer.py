@@ -8,7 +8,7 @@ count.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from pipeline.errors import (
 )
 from pipeline.store import checksum, disk, layout, manifest
 from pipeline.store.declaration import Declaration
-from pipeline.store.place import Place, each
+from pipeline.store.place import Place, each, is_local
+from pipeline.store.raw_writer import RawWriter, is_raw, is_whole
 
 REPLACES = "replaces"
 REPLACED = r"\.[^/\\]+\.replaced-[0-9a-f]{8}"
@@ -266,16 +267,36 @@ class SplitWriter:
                 f"{self._where}: {name} has {array.shape[0]} rows, fewer than {block.stop}; "
                 f"restore {directory / disk.GROUP_FILE} from a copy"
             )
-        crc32c, nbytes, files = 0, 0, []
-        for piece in _pieces(block.start, block.stop, size):
-            file = layout.chunk_file(directory, piece.start // size, spec)
+        pieces = list(_pieces(block.start, block.stop, size))
+        files = [layout.chunk_file(directory, piece.start // size, spec) for piece in pieces]
+        for file in files:
             disk.sweep(file.parent, file.name)
-            rows = layout.encode(given[piece.start - block.start : piece.stop - block.start], spec)
-            array[piece] = rows
-            crc32c, nbytes = checksum.crc32c(rows, crc32c), nbytes + rows.nbytes
-            files.append(file)
+
+        def rows_of(piece: slice) -> np.ndarray[Any, Any]:
+            return layout.encode(given[piece.start - block.start : piece.stop - block.start], spec)
+
+        if is_local(directory) and _is_raw(directory, spec, size, pieces, array.shape[0]):
+            raw = RawWriter(directory, spec, size, array.fill_value)
+            checksums = raw.write(pieces, rows_of)
+        else:
+            checksums = [_put_piece(array, piece, rows_of(piece)) for piece in pieces]
         disk.sync_names(files, top=directory / "c")
-        return manifest.Stored(nbytes, checksum.hexadecimal(crc32c))
+        crc32c = 0
+        for piece, own in zip(pieces, checksums, strict=True):
+            crc32c = checksum.joined(crc32c, own, (piece.stop - piece.start) * spec.nbytes)
+        return manifest.Stored(block.rows * spec.nbytes, checksum.hexadecimal(crc32c))
+
+
+def _is_raw(
+    directory: Path, spec: ArraySpec, chunk_rows: int, pieces: Sequence[slice], rows: int
+) -> bool:
+    whole = all(is_whole(piece, chunk_rows, rows) for piece in pieces)
+    return whole and is_raw(directory, spec, chunk_rows)
+
+
+def _put_piece(array: Any, piece: slice, rows: np.ndarray[Any, Any]) -> int:
+    array[piece] = rows
+    return checksum.crc32c(rows)
 
 
 def forget_replaced(root: Any) -> None:
