@@ -4,7 +4,8 @@ A module, or a bound method or partial call of one, computes on the device that 
 where its first parameter or buffer lies. One that is spread over several devices, and any other
 callable, is never moved: the device must be one of those of its modules, which for a plain callable
 are those in its attributes, in its closure and among the globals that it names; without any, inputs
-go to the CPU unless another device is asked for.
+go to the CPU unless another device is asked for. Weights that are offloaded lie on the device meta,
+which is taken for no home where there is another.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from typing import Any
 import torch
 
 from pipeline.errors import ConfigError
+
+_OWN = frozenset(vars(torch.nn.Module()))
+"""Attributes in which torch keeps parameters, buffers and hooks."""
 
 
 def module_of(model: Callable[..., Any]) -> Any:
@@ -46,7 +50,7 @@ def settled(model: Callable[..., Any], asked: Any = None) -> torch.device:
     module = module_of(model)
     homes = homes_of([module] if module is not None else held_modules(model))
     if asked is None:
-        return homes[0] if homes else torch.device("cpu")
+        return next((h for h in homes if h.type != "meta"), *homes[:1] or [torch.device("cpu")])
     device = _existing(asked)
     movable = module is not None and len(homes) == 1
     if homes and not movable and device not in homes:
@@ -108,15 +112,10 @@ def placed(module: Any, device: torch.device) -> Iterator[None]:
         return
     modules = list(module.modules())
     buffers = [(each._buffers, name, tensor) for each in modules for name, tensor in _of(each)]
-    plain = [
-        (vars(each), name, tensor)
-        for each in modules
-        for name, tensor in vars(each).items()
-        if isinstance(tensor, torch.Tensor) and tensor.device != device
-    ]
+    plain = [found for each in modules for found in _plain(each) if found[2].device != device]
     try:
         if homes != [device]:
-            _move(module, device)
+            move(module, device)
         for owner, name, tensor in plain:
             owner[name] = tensor.to(device)
         yield
@@ -124,7 +123,7 @@ def placed(module: Any, device: torch.device) -> Iterator[None]:
         if homes and homes != [device]:
             module.to(homes[0])
         for owner, name, tensor in (*buffers, *plain):
-            if owner.get(name) is not tensor:
+            with suppress(IndexError):  # of a list that is shorter by now
                 owner[name] = tensor
 
 
@@ -132,9 +131,22 @@ def _of(module: Any) -> list[tuple[str, torch.Tensor]]:
     return [(name, buffer) for name, buffer in module._buffers.items() if buffer is not None]
 
 
-def _move(module: Any, device: torch.device) -> None:
+def _plain(module: Any) -> Iterator[tuple[Any, Any, torch.Tensor]]:
+    """Yield tensors that are plain attributes, or lie in lists and mappings that are."""
+    for name, value in vars(module).items():
+        if isinstance(value, torch.Tensor):
+            yield vars(module), name, value
+        elif name not in _OWN and isinstance(value, (list, dict)):
+            pairs = value.items() if isinstance(value, dict) else enumerate(value)
+            for key, inner in pairs:
+                if isinstance(inner, torch.Tensor):
+                    yield value, key, inner
+
+
+def move(module: Any, device: torch.device) -> None:
+    """Move a module, or raise :class:`ConfigError` where it cannot be."""
     try:
         module.to(device)
-    except (RuntimeError, NotImplementedError) as error:
+    except (RuntimeError, NotImplementedError, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise ConfigError(f"device: the model cannot be moved to {device} ({why})") from error

@@ -6,6 +6,7 @@ prefix={"cls": 1})`` is a model with arrays features (t, d), cls (d,) and logits
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -264,6 +265,11 @@ def _refuse_twice(made: Tapped) -> None:
         raise ConfigError(f"taps: two arrays would be called {', '.join(twice)}; rename one")
 
 
+def _said_of(transform: Any) -> str:
+    """Return a transform as text, on one line and without addresses of this process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(transform).split()))
+
+
 def _description(made: Tapped, model: Any, attributes: Mapping[str, str]) -> Description:
     """Return what the store records: above all where the features are taken from."""
     said = {tap.name: " ".join((tap.path, tap.layout)).strip() for tap in made.taps}
@@ -284,6 +290,6 @@ def _description(made: Tapped, model: Any, attributes: Mapping[str, str]) -> Des
         "taps": "; ".join(f"{name}: {where}" for name, where in said.items()),
         **({"mask": made.mask} if made.mask is not None else {}),
         **(said_of_copy(made.pooled, made.mask is not None) if made.pooled else {}),
-        **({"transform": repr(made.transform)} if made.transform is not None else {}),
+        **({"transform": _said_of(made.transform)} if made.transform is not None else {}),
     }
     return Description({**own, **attributes}, layouts)

@@ -105,6 +105,8 @@ def test_a_model_that_is_spread_stays_and_takes_its_first_device(monkeypatch):
     model = spread()
     assert settled(model) == CPU
     assert settled(model, "meta") == META  # one of its own
+    offloaded = torch.nn.Sequential(linear("meta"), linear())
+    assert settled(offloaded) == CPU
     before = [parameter.device for parameter in model.parameters()]
     with placed(model, META):
         assert [parameter.device for parameter in model.parameters()] == before
@@ -118,10 +120,14 @@ def test_plain_attributes_go_along_and_come_back():
     model = torch.nn.Module()
     model.inner = torch.nn.Module()
     model.inner.scale, model.inner.label = torch.ones(3), "kept"
-    scale = model.inner.scale
+    model.inner.tables, model.inner.by_name = [torch.ones(2), "kept"], {"a": torch.ones(1)}
+    scale, table, named = model.inner.scale, model.inner.tables[0], model.inner.by_name["a"]
     with placed(model, META):
         assert model.inner.scale.device == META
+        assert model.inner.tables[0].device == model.inner.by_name["a"].device == META
     assert model.inner.scale is scale
+    assert model.inner.tables[0] is table
+    assert model.inner.by_name["a"] is named
 
 
 def test_a_module_is_moved_for_the_extraction_and_put_back():
