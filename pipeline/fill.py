@@ -67,7 +67,7 @@ def fill(
     for source in waiting:
         wanted = source.model.model_dump_json()
         if wanted not in models:
-            models[wanted] = _model_of(source)
+            models[wanted] = model_of(source)
         done.append(_extract(config, store, source, models[wanted], told, verify, part, workers))
     return done
 
@@ -93,23 +93,17 @@ def _extract(
     workers: int | None,
 ) -> Extracted:
     from pipeline.extract.filling import Share, extract_split  # torch is loaded only to extract
-    from pipeline.extract.passing import Manner
 
     began = time.perf_counter()
-    rows = _data_of(source, model)
-    manner = Manner(
-        "auto" if source.batch is None else source.batch,
-        source.autocast,
-        source.dtype,
-        source.nonfinite,
-    )
+    rows = data_of(source, model)
     count = workers or source.workers
     share = Share(count, part, verify, partial(_made, source))
     steps = _Steps(told, f"extract {source.split}", getattr(rows, "unit", "rows"))
     done = extract_split(
         store, source.split, model, rows,
         classes=config.classes or 0, block_nbytes=config.block_nbytes, progress=steps,
-        attributes={EXTRACTED_FROM: _said_of(source)}, manner=manner, share=share, say=told.say,
+        attributes={EXTRACTED_FROM: said_of(source)}, manner=manner_of(source), share=share,
+        say=told.say,
     )  # fmt: skip
     steps.end()
     return Extracted(
@@ -120,17 +114,26 @@ def _extract(
 
 def _made(source: Source) -> tuple[Any, Any]:
     """Return the model and the data of a source, in whatever process."""
-    model = _model_of(source)
-    return model, _data_of(source, model)
+    model = model_of(source)
+    return model, data_of(source, model)
 
 
-def _model_of(source: Source) -> Any:
+def manner_of(source: Source) -> Any:
+    """Return how a job runs a model over the rows of a source."""
+    from pipeline.extract.passing import Manner
+
+    batch_rows = "auto" if source.batch is None else source.batch
+    return Manner(batch_rows, source.autocast, source.dtype, source.nonfinite)
+
+
+def model_of(source: Source) -> Any:
+    """Return the model of a source."""
     from pipeline.extract import build
 
     return build(source.model.factory, **source.model.arguments)
 
 
-def _data_of(source: Source, model: Any) -> Any:
+def data_of(source: Source, model: Any) -> Any:
     """Return the data of a source, made with what the model and the split say of them."""
     from pipeline.extract import build
     from pipeline.extract.sources import takes
@@ -171,7 +174,7 @@ def _is_extracted(store: Store, source: Source, classes: int) -> bool:
     if not store.has(source.split):
         return False
     attributes = store.attributes(source.split)
-    then, now = attributes.get(EXTRACTED_FROM), _said_of(source)
+    then, now = attributes.get(EXTRACTED_FROM), said_of(source)
     if then is not None and then != now:
         raise ConfigError(
             f"{store.path}: split {source.split} was extracted from {then}, the job now says "
@@ -186,7 +189,7 @@ def _is_extracted(store: Store, source: Source, classes: int) -> bool:
     return not writer.missing() and not attributes.get(UNFINISHED)
 
 
-def _said_of(source: Source) -> str:
+def said_of(source: Source) -> str:
     """Return what a job says of the rows of a split and of their model, as text to compare."""
     manner = source.model_dump(mode="json", include={"autocast", "dtype"}, exclude_defaults=True)
     text = f"{source.data.model_dump_json()} by {source.model.model_dump_json()}"

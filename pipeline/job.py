@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pipeline import files, locks, report, seeds, stopping
+from pipeline import files, locks, report, seeds, stopping, unstored
 from pipeline.chunk import Block, Split
 from pipeline.cluster import open_cluster, parse_nbytes
 from pipeline.config import JobConfig, load
@@ -80,13 +80,17 @@ def run(
     progress: Progress | None = None,
     part: tuple[int, int] | None = None,
     pin: str | Path | None = None,
+    stored: bool = True,
 ) -> Done:
     """Run a job, or that of a YAML file: missing splits are extracted, others used as they are.
 
     ``part`` (i, n) folds the i-th of n shares of the blocks of a pass: n such runs side by side
     leave nothing to read to the last of them. ``pin`` is the directory of an earlier run, or
     ``LATEST``: its first passes are kept as they were. A job with ``seeds`` runs on each of their
-    stores, in runs of their own, and then reports the means.
+    stores, in runs of their own, and then reports the means. Unless ``stored``, the rows of sources
+    go from their models straight into the statistics and scores, and features are written nowhere:
+    a job that would read any of them twice is a :class:`~pipeline.errors.ConfigError` that names
+    the detectors which need that and those which do not.
 
     Raises :class:`~pipeline.errors.BudgetError` before anything is read for the fit if a worker
     could not hold what the plan projects, :class:`~pipeline.errors.LockedError` where another run
@@ -94,6 +98,8 @@ def run(
     """
     config = config if isinstance(config, JobConfig) else load(config)
     told = progress or Silent()
+    if not stored:
+        return _run_unstored(config, command, told, part, pin)
     if config.seeds:
         return _run_seeds(config, command, told, part, pin)
     began = time.perf_counter()
@@ -104,6 +110,27 @@ def run(
     planned.check()
     with _alone(config, part) as held:
         return _run(config, prepared, planned, command, told, part, earlier, held, began)
+
+
+def _run_unstored(
+    config: JobConfig,
+    command: str,
+    told: Progress,
+    part: tuple[int, int] | None,
+    pin: str | Path | None,
+) -> Done:
+    if part is not None or pin is not None:
+        raise ConfigError("--no-store: nothing is kept that --blocks or --pin could go on from")
+    began = time.perf_counter()
+    with unstored.streams_of(config) as streams:
+        prepared = unstored.prepared_over(config, streams)
+        planned = unstored.plan(config, prepared)
+        planned.check()
+        told.say("no store: features go straight into the statistics; models are not in the plan")
+        with _alone(config, None) as held:
+            return _run(
+                config, prepared, planned, command, told, None, None, held, began, stored=False
+            )
 
 
 def _run_seeds(
@@ -151,6 +178,8 @@ def _run(
     earlier: Fitted | None,
     held: locks.Held,
     began: float,
+    *,
+    stored: bool = True,
 ) -> Done:
     cache = cache_directory(config.resources.cache, config.store)
     files.sweep(cache)
@@ -164,7 +193,9 @@ def _run(
     pinned = pinned_to(earlier.turns, cache, config.store) if earlier else None
     with (
         stopping.heeded(),
-        open_cluster(planned.resources, cache, settings, finished) as cluster,
+        open_cluster(planned.resources, cache, settings, finished)
+        if stored
+        else unstored.cluster_of(config, planned, settings, cache, finished) as cluster,
     ):
         told.say(f"runs on {cluster.resources.label} ({planned.resources.why})")
         if cluster.dashboard_url:
@@ -194,7 +225,7 @@ def _run(
         run=directory.name,
         command=command,
         config_text=config.resolved(),
-        store=config.store,
+        store=config.store if stored else unstored.NOWHERE,
         seconds=time.perf_counter() - began,
         roles=_roles(prepared, outcomes),
         trace=trace,

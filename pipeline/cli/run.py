@@ -30,6 +30,15 @@ from pipeline.cli.terminal import Terminal
     help="Keep the first passes of an earlier run (default: the latest): new blocks are read "
     "alone, once a pass.",
 )
+@click.option(
+    "--no-store",
+    "stored",
+    flag_value=False,
+    default=True,
+    is_flag=True,
+    help="Have the rows of the sources go straight into statistics and scores: features are "
+    "written nowhere. For detectors of one pass.",
+)
 @job_options
 @progress_option
 @common
@@ -40,13 +49,14 @@ def run(
     progress: bool,
     part: tuple[int, int] | None,
     pin: str | None,
+    stored: bool,
 ) -> None:
     """Extract what is missing, fit, score, evaluate, and write the report.
 
     Splits that exist are used as they are, and an interrupted run goes on where it was: what was
-    read is not read again.
+    read is not read again. With ``--no-store`` nothing is kept of a run that ends before.
     """
-    run_job(terminal, path, overrides, progress=progress, part=part, pin=pin)
+    run_job(terminal, path, overrides, progress=progress, part=part, pin=pin, stored=stored)
 
 
 def run_job(
@@ -57,6 +67,7 @@ def run_job(
     progress: bool,
     part: tuple[int, int] | None = None,
     pin: str | None = None,
+    stored: bool = True,
 ) -> None:
     """Run the job of a YAML file; print the headline, where the report is, and the verdict."""
     from pipeline import config, job
@@ -64,7 +75,9 @@ def run_job(
 
     asked = config.load(path, overrides)
     with terminal.progress(progress) as watched:
-        done = job.run(asked, command=_command(), progress=watched, part=part, pin=pin)
+        done = job.run(
+            asked, command=_command(), progress=watched, part=part, pin=pin, stored=stored
+        )
     results = read(done.directory)
     if results["scores"]:
         terminal.show(headline(results))
