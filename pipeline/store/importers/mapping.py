@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.chunk import ArraySpec
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, FeatfoldError
 from pipeline.store import layout
 from pipeline.store.importers import Rows, Unreadable, logical_dtype, read_into
 
@@ -22,6 +23,7 @@ GIVEN_BY_NAME = ("labels", "ids")
 """Arrays that are taken along when others are mapped: their names say what they are."""
 NO_SCORES = ("weights", *GIVEN_BY_NAME)
 SIGNS = ("higher-is-ood", "higher-is-id", "not-scores")
+MAP_IT = "no name of an array in a store; map it to one"
 _USUAL = {"logits": "K", "mask": "T"}
 _BFLOAT16_SIGN, _BFLOAT16_INFINITY = np.uint16(0x8000), 0x7F80
 
@@ -72,12 +74,22 @@ class Target:
         return told
 
     def read(self, start: int, stop: int) -> np.ndarray[Any, Any]:
-        """Return rows as they are stored, in memory of this thread that its next call reuses."""
+        """Return rows as they are stored, in memory of this thread that its next call reuses.
+
+        Raises :class:`DataError` for rows that cannot be read, or do not fit into the dtype.
+        """
         out = self._buffer(stop - start)
-        if self.conversion:
-            self._convert(self.rows[start:stop], out, start)
-        else:
-            read_into(self.rows, out, start)
+        try:
+            if self.conversion:
+                self._convert(self.rows[start:stop], out, start)
+            else:
+                read_into(self.rows, out, start)
+        except OSError as error:  # of a file: not to be taken for one of the store
+            if isinstance(error, FeatfoldError):
+                raise
+            raise DataError(
+                f"{self.found}: rows {start}-{stop} cannot be read ({error})"
+            ) from error
         return out
 
     def _buffer(self, rows: int) -> np.ndarray[Any, Any]:
@@ -111,6 +123,7 @@ def selected(arrays: Mapping[str, Any], wanted: Wanted) -> tuple[dict[str, str],
     """
     unfit = {name: why for name, rows in arrays.items() if (why := _unfit(name, rows))}
     if wanted.arrays is None:
+        unfit |= {n: MAP_IT for n in arrays if n not in unfit and not re.fullmatch(layout.NAME, n)}
         chosen = {name: name for name in arrays if name not in unfit}
     else:
         named = {name: name for name in (*GIVEN_BY_NAME, *wanted.scores) if name in arrays}

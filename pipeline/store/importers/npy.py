@@ -10,9 +10,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from pipeline.errors import CorruptError, DataError, MissingInputError
+from pipeline.errors import CorruptError, DataError
 from pipeline.store.file_rows import FileRows
 from pipeline.store.importers import Importer, Rows, array_name, has_suffix
+from pipeline.store.importers.faults import told
 
 LONGEST_HEAD_NBYTES = 2**20
 
@@ -23,14 +24,13 @@ def npy_rows(path: Path) -> FileRows:
     Raises :class:`DataError` for what is no array of numbers in rows, :class:`CorruptError` for a
     file that is too short for its head.
     """
-    try:
-        with path.open("rb") as file:
-            shape, dtype = head(file)
-            start = file.tell()
-    except FileNotFoundError as error:
-        raise MissingInputError(f"{path} is not there") from error
-    except ValueError as error:
-        raise DataError(f"{path} cannot be read ({error})") from error
+    with told(path):
+        try:
+            with path.open("rb") as file:
+                shape, dtype = head(file)
+                start = file.tell()
+        except ValueError as error:
+            raise DataError(f"{path} cannot be read ({error})") from error
     expected = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if path.stat().st_size < expected:
         raise CorruptError(

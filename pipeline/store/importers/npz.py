@@ -14,9 +14,10 @@ from typing import IO, Any
 
 import numpy as np
 
-from pipeline.errors import CorruptError, DataError, FeatfoldError, MissingInputError
+from pipeline.errors import CorruptError
 from pipeline.store.file_rows import FileRows
 from pipeline.store.importers import Importer, Rows, Unreadable, has_suffix
+from pipeline.store.importers.faults import told
 from pipeline.store.importers.npy import head
 
 LOCAL_HEAD_NBYTES = 30
@@ -71,7 +72,7 @@ class InOrder:
         self.shape, self.dtype = rows.shape, rows.dtype
         self.next = 0
         """The row that comes next."""
-        self._path = rows.path
+        self._path, self._what = rows.path, rows.member
         with self._told():
             self._file = zipfile.ZipFile(rows.path)
             self._stream: IO[bytes] = self._file.open(rows.member)
@@ -116,31 +117,22 @@ class InOrder:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        try:
+        with told(
+            self._path, zipfile.BadZipFile, zlib.error, EOFError, ValueError, where=self._what
+        ):
             yield
-        except FeatfoldError:
-            raise
-        except FileNotFoundError as error:
-            raise MissingInputError(f"{self._path} is not there any more") from error
-        except (zipfile.BadZipFile, zlib.error, EOFError, ValueError) as error:
-            raise CorruptError(f"{self._path} is damaged ({error}); save it again") from error
 
 
 def npz_rows(path: Path) -> dict[str, FileRows | DeflatedRows | Unreadable]:
     """Return the rows of every array of an npz file by name; reads their heads.
 
-    Raises :class:`DataError` for what is no zip file.
+    Raises :class:`CorruptError` for what is no zip file.
     """
-    try:
-        with zipfile.ZipFile(path) as file:
-            return {
-                info.filename.removesuffix(".npy"): _member(path, file, info)
-                for info in file.infolist()
-            }
-    except FileNotFoundError as error:
-        raise MissingInputError(f"{path} is not there") from error
-    except zipfile.BadZipFile as error:
-        raise DataError(f"{path} cannot be read ({error}); save it again") from error
+    with told(path, zipfile.BadZipFile), zipfile.ZipFile(path) as file:
+        return {
+            info.filename.removesuffix(".npy"): _member(path, file, info)
+            for info in file.infolist()
+        }
 
 
 def _member(

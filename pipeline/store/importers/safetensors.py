@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import CorruptError, MissingInputError
+from pipeline.errors import CorruptError
 from pipeline.store.file_rows import FileRows
 from pipeline.store.importers import Importer, Rows, Unreadable, has_suffix
+from pipeline.store.importers.faults import told
 
 LENGTH_NBYTES = 8
 LONGEST_HEAD_NBYTES = 100_000_000
@@ -38,7 +39,7 @@ def safetensors_rows(path: Path) -> dict[str, Rows]:
 
     Raises :class:`CorruptError` for a head that is damaged, and for a file that is cut off.
     """
-    try:
+    with told(path, ValueError, KeyError, TypeError, AttributeError):
         nbytes = path.stat().st_size
         with path.open("rb") as file:
             length = int.from_bytes(file.read(LENGTH_NBYTES), "little")
@@ -47,27 +48,21 @@ def safetensors_rows(path: Path) -> dict[str, Rows]:
             tensors = json.loads(file.read(length))
         tensors.pop("__metadata__", None)
         start = LENGTH_NBYTES + length
-        return {name: _rows(path, name, told, start, nbytes) for name, told in tensors.items()}
-    except FileNotFoundError as error:
-        raise MissingInputError(f"{path} is not there") from error
-    except CorruptError:
-        raise
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptError(f"{path} is no safetensors file, or is damaged ({error})") from error
+        return {name: _rows(path, name, entry, start, nbytes) for name, entry in tensors.items()}
 
 
-def _rows(path: Path, name: str, told: Mapping[str, Any], start: int, nbytes: int) -> Rows:
-    shape = tuple(int(n) for n in told["shape"])
-    if told["dtype"] not in DTYPES:
-        return Unreadable(f"{path}, {name}: dtype {told['dtype']} cannot be stored", shape)
-    dtype = np.dtype(DTYPES[told["dtype"]])
-    first, last = told["data_offsets"]
+def _rows(path: Path, name: str, entry: Mapping[str, Any], start: int, nbytes: int) -> Rows:
+    shape = tuple(int(n) for n in entry["shape"])
+    if entry["dtype"] not in DTYPES:
+        return Unreadable(f"{path}, {name}: dtype {entry['dtype']} cannot be stored", shape)
+    dtype = np.dtype(DTYPES[entry["dtype"]])
+    first, last = entry["data_offsets"]
     if last - first != math.prod(shape) * dtype.itemsize or start + last > nbytes:
         raise CorruptError(
             f"{path} has {nbytes:,} bytes; {name} {shape} takes those from {start + first:,} to "
             f"{start + last:,}: save it again"
         )
-    kind = BFloat16Rows if told["dtype"] == "BF16" else FileRows
+    kind = BFloat16Rows if entry["dtype"] == "BF16" else FileRows
     return kind(path, shape, dtype, start + first)
 
 

@@ -113,7 +113,8 @@ def gather(sources: Sequence[str | Path]) -> Found:
             if why := _unfit(own, rows, path):
                 bad.setdefault(own, why)
             else:
-                parts.setdefault(own, []).append(Part(path, rows))
+                own_parts = rows.parts if isinstance(rows, Shards) else [Part(path, rows)]
+                parts.setdefault(own, []).extend(own_parts)
     arrays: dict[str, Shards | Unreadable] = {
         name: Shards(name, each) for name, each in parts.items() if name not in bad
     }
