@@ -21,12 +21,14 @@ _HOMES = {
     "select": "pipeline.selection",
     "run": "pipeline.job",
     "import_split": "pipeline.importing",
+    "export_split": "pipeline.exporting",
     "Store": "pipeline.store",
     "to_pytorch_ood": "pipeline.pytorch_ood",
 }
 _MODULES = ("ddp", "detectors", "metrics")
 __all__ = ["Store", "__version__", "detectors", "evaluate", "fit", "metrics", "run", "score"]
-__all__ += ["Fitted", "ddp", "import_split", "load", "measure", "select", "to_pytorch_ood"]
+__all__ += ["Fitted", "ddp", "export_split", "import_split", "load", "measure", "select"]
+__all__ += ["to_pytorch_ood"]
 
 
 def __getattr__(name: str) -> Any:

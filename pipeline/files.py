@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import shutil
 import socket
@@ -68,19 +69,19 @@ def told(what: str, directory: Path, nbytes: int, remedy: str) -> Iterator[None]
 
 
 def _why(what: str, directory: Path, nbytes: int, remedy: str, error: OSError) -> str:
-    free_nbytes = _free_nbytes(directory)
-    short = error.errno is None and free_nbytes < nbytes  # numpy's own error has no number
+    free = free_nbytes(directory)
+    short = error.errno is None and free < nbytes  # numpy's own error has no number
     if short or error.errno in (errno.ENOSPC, errno.EDQUOT):
         need = f"{nbytes:,} bytes are needed, " if nbytes else ""
         return (
             f"the disk of {directory} is full: {what} could not be written ({need}"
-            f"{free_nbytes:,} are free); free space, or {remedy}; then run the same again, which "
+            f"{free:,} are free); free space, or {remedy}; then run the same again, which "
             "goes on from here"
         )
     return f"{directory / what} cannot be written ({error}); {remedy}"
 
 
-def _free_nbytes(directory: Path) -> int:
+def free_nbytes(directory: Path) -> int:
     """Return the free bytes of the disk that holds a directory, which may not be there yet."""
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
@@ -109,6 +110,14 @@ def sweep(directory: Path) -> None:
                 else:
                     stray.unlink(missing_ok=True)
         folders[:] = [name for name in folders if not _is_unfinished(name)]
+
+
+def sweep_beside(path: Path) -> None:
+    """Remove what processes that are gone left of a file, unfinished, in its folder."""
+    for stray in path.parent.glob(f".{glob.escape(path.name)}.*{_ENDING}"):
+        with suppress(OSError, ValueError):
+            if _abandoned(stray):
+                stray.unlink(missing_ok=True)
 
 
 def _is_unfinished(name: str) -> bool:

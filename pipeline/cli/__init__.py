@@ -11,6 +11,8 @@ from pipeline.cli.bench import bench
 from pipeline.cli.demo import demo
 from pipeline.cli.doctor import doctor
 from pipeline.cli.eval import evaluate
+from pipeline.cli.export import export
+from pipeline.cli.extract import extract
 from pipeline.cli.import_ import import_
 from pipeline.cli.inspect import inspect
 from pipeline.cli.plan import plan
@@ -77,6 +79,6 @@ def featfold() -> None:
     """
 
 
-for _verb in (demo, import_, plan, run, report, inspect, doctor, bench):
+for _verb in (demo, import_, extract, plan, run, report, inspect, export, doctor, bench):
     featfold.add_command(_verb)
 featfold.add_command(evaluate, "eval")
