@@ -113,6 +113,8 @@ def _remedy(p: Array, y: Array, floats: bool, task: str) -> str:
 
 def _weights(weights: Any, y: Array, name: str) -> Array:
     w = _array(weights, "weights")
+    if arrays.library(w) != arrays.library(y) or arrays.device_of(w) != arrays.device_of(y):
+        w = arrays.like(arrays.to_host(w), y)  # one number a row is soon there
     if tuple(w.shape) != (y.shape[0],):
         raise DataError(
             f"{name}: weights have shape {tuple(w.shape)}; expected ({y.shape[0]},), one a row"

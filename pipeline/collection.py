@@ -36,8 +36,8 @@ class Collection:
 
     ``metrics``: names such as ``"iou"``, values such as ``ff.metrics.IoU(average="none")``, a list
     of these, or a mapping from the name that keys start with. ``classes`` is their number, or
-    their names. Names are made with the options ``ignore``, ``top_k`` and ``threshold`` given
-    here, values keep their own. ``task``: ``multiclass``, ``binary`` (class 1 is positive) or
+    their names. ``task``, ``ignore``, ``top_k`` and ``threshold`` given here are those of names, and
+    of values that leave them at their defaults. ``task``: ``multiclass``, ``binary`` (class 1 is positive) or
     ``multilabel``. ``weighted``: rows count by the weights that come with each batch.
 
     Raises :class:`ConfigError` for metrics that go by one name, and for those that must read
@@ -135,10 +135,17 @@ class Collection:
 
     def clone(self, prefix: str | None = None) -> Self:
         """Return an independent copy, with what was taken in, and another prefix if given."""
-        made = copy.copy(self)
+        made = type(self).__new__(type(self))
+        vars(made).update(vars(self))
         made._running = copy.deepcopy(self._running)
         made.prefix = self.prefix if prefix is None else prefix
         return made
+
+    def __copy__(self) -> Self:
+        return self.clone()  # two that share a state would count each other's batches
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self.clone()
 
     def items(self) -> ItemsView[str, Metric]:
         """Return the metrics by name."""

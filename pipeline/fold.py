@@ -84,6 +84,7 @@ def fold(
     folds = [_Fold(statistic, split.schema, place) for statistic in statistics]
     outputs = [_Output(request, block) for request in rows]
     members: list[_Fold | _Output] = [*folds, *outputs]
+    checked = [] if by_element(split) else members
     late = [member for member in members if member.waits and block.rows]
     takers = _Takers([m for m in members if m not in late], split.schema, arena, block)
     group = _Group(late, split.schema, arena, block)
@@ -97,7 +98,7 @@ def fold(
         read_rows += chunk.rows
         chunk.move(place, arena)
         with _quietly(chunk):
-            for member in members:
+            for member in checked:
                 member.check(chunk)
             takers.take(chunk)
             for gather in groups:
@@ -114,6 +115,15 @@ def fold(
         read_nbytes,
         tuple((output.array[:read_rows],) for output in outputs),
     )
+
+
+def by_element(split: Split) -> bool:
+    """Tell whether rows of a split count element by element, as metrics of predictions say.
+
+    They refuse elements that count and are not finite; the rest of a row may be anything, and there
+    may be no element that counts.
+    """
+    return bool(getattr(split, "by_element", False))
 
 
 class _Output:

@@ -85,7 +85,7 @@ def order_statistics(
     """Return how many values a view has, and those of the given ranks: (r, 1), or (r, d) columns.
 
     ``wanted`` is told the number of values, of each column if ``per_column``, and returns ranks
-    from 0 for the least. Zeros of both signs are 0.
+    from 0 for the least. Zeros of both signs are 0; of no values all are NaN.
     """
     entries = int(np.prod(of.shape(schema), dtype=np.int64))
     columns = entries if per_column else 1
@@ -101,6 +101,8 @@ def order_statistics(
         passes += 1
         if search is None:
             search = _Search.beginning(counted, columns, wanted)
+            if not search.count:
+                return 0, np.full((len(wanted(0)), columns), np.nan)
         # Made-up rows are few: the plan is to show the passes that many take.
         search.narrow(counted, pretend=REHEARSING.get() and passes < planned)
     return search.count, values_of(search.found)

@@ -204,9 +204,6 @@ class Collection(OneProcess):
         made._matrix = None if self._matrix is None else self._matrix.clone()
         return made
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self.clone()
-
     def merge(self, *others: OneProcess) -> None:
         """Add what other collections of the same declaration have taken in.
 

@@ -15,7 +15,7 @@ from pipeline.engine.pin import Pin, root_name
 from pipeline.engine.serial import Execute, run_serial, run_work
 from pipeline.engine.settings import BLAS_THREADS
 from pipeline.errors import BudgetError, ConfigError, DataError
-from pipeline.fold import AnyStatistic, Partial
+from pipeline.fold import AnyStatistic, Partial, by_element
 from pipeline.jobs import Job, Trace
 from pipeline.machine import give_back, memory_limit_nbytes
 from pipeline.partials import RowTable
@@ -230,7 +230,7 @@ class _Run:
         found = [self.known[split, asked] for split in splits]
         if isinstance(asked, Rows):
             return RowTable([part for parts in found for part in parts])
-        if not sum(first.used for first, *_ in found):
+        if not sum(first.used for first, *_ in found) and not all(map(by_element, splits)):
             raise DataError(self._no_usable_row(splits, asked))
         pieces = list(zip(*found, strict=True))
         results = [

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple, final
 
 from pipeline.chunk import Schema
 from pipeline.content import value
-from pipeline.errors import ConfigError, DataError, MissingInputError
+from pipeline.errors import ConfigError, DataError
+from pipeline.metrics.lacking import lacking_scores
 from pipeline.procedure import Passes
 from pipeline.statistics import LabelMarginals, Marginals, WeightedMarginals
 from pipeline.tasks import check_task, ignored
@@ -134,10 +135,7 @@ class Counting(ABC):
             return Stored(PREDICTIONS)
         if SCORES not in schema.arrays:
             wanted = SCORES if self.top_k > 1 else f"{PREDICTIONS} or {SCORES}"
-            raise MissingInputError(
-                f"{schema.split}: {type(self).__name__} needs an array of {wanted}; there are "
-                f"{', '.join(sorted(schema.arrays))}"
-            )
+            raise lacking_scores(self, schema, wanted, self.task)
         if self.task != "multiclass":
             return AtLeast(self.threshold, SCORES)
         return ArgMax(SCORES) if self.top_k == 1 else AmongTop(self.top_k, SCORES)

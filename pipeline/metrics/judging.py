@@ -10,7 +10,8 @@ import numpy as np
 
 from pipeline.chunk import Schema
 from pipeline.content import value
-from pipeline.errors import ConfigError, MissingInputError
+from pipeline.errors import ConfigError
+from pipeline.metrics.lacking import lacking_scores
 from pipeline.procedure import Passes
 from pipeline.statistics.exact_sums import ExactSums
 from pipeline.tasks import check_task, ignored
@@ -63,10 +64,7 @@ class Judging(ABC):
         Raises :class:`ConfigError` where the split does not fit the task.
         """
         if self.field not in schema.arrays:
-            raise MissingInputError(
-                f"{schema.split}: {type(self).__name__} needs scores of the classes in an array "
-                f"{self.field!r}; there are {', '.join(sorted(schema.arrays))}"
-            )
+            raise lacking_scores(self, schema, self.field, self.task)
         return Judgements(self.task, self.kind, self.field, self.among(schema))
 
     @final

@@ -10,6 +10,7 @@ from pipeline.chunk import Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.metrics.intervals import BOOTSTRAP, Confidence
+from pipeline.metrics.lacking import lacking_scores
 from pipeline.metrics.one_vs_rest import check_averages, one_vs_rest
 from pipeline.metrics.ranked import Source, tallied
 from pipeline.metrics.ranking import check_positive
@@ -133,6 +134,8 @@ class OfScores(ABC):
 
     @final
     def _stored(self, schema: Schema) -> View:
+        if not {SCORES, LOGITS} & schema.arrays.keys():
+            raise lacking_scores(self, schema, f"{SCORES} or {LOGITS}", self.task)
         if self.task in (MULTICLASS, MULTILABEL):
             return LogSoftmax(Logits(LOGITS)) if self.softmax else Stored(LOGITS)
         return Stored(SCORES if SCORES in schema.arrays else LOGITS)

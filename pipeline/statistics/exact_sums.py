@@ -129,7 +129,7 @@ def refuse_without_sum(chunk: Chunk, of: View, where: View, among: View) -> None
     host, *masks = (arrays.to_host(view(chunk)) for view in (of, where, among))
     bad = np.isnan(host) | (host == -np.inf)
     for mask in masks:
-        bad &= mask.reshape(mask.shape + (1,) * (host.ndim - mask.ndim))
+        bad &= mask.reshape(len(mask), *(1,) * (host.ndim - mask.ndim), *mask.shape[1:])
     rows = bad.reshape(len(bad), -1).any(axis=1)
     if rows.any():
         raise DataError(

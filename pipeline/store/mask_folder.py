@@ -13,7 +13,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -65,6 +65,9 @@ class MaskFolders:
     :class:`DataError` for sizes that differ between the two masks of an image and for masks of
     colours, :class:`CorruptError` for files that are no PNG.
     """
+
+    by_element: ClassVar[bool] = True
+    """Metrics say which elements of a row count; see :func:`pipeline.fold.by_element`."""
 
     def __init__(
         self, predictions: Path, labels: Path, *, classes: int, name: str = SIDES[0]

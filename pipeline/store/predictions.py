@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from copy import copy
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -85,6 +85,9 @@ class PredictionSplit:
     A block is a whole number of the stored chunks of every array, so that none is opened twice.
     Pickles as the names of files; of arrays in memory a worker is sent the rows of its block.
     """
+
+    by_element: ClassVar[bool] = True
+    """Metrics say which elements of a row count; see :func:`pipeline.fold.by_element`."""
 
     def __init__(self, schema: Schema, arrays: Mapping[str, Any]) -> None:
         self.schema, self._arrays = schema, dict(arrays)

@@ -141,6 +141,11 @@ class Judgements:
         if not np.isfinite(first).all():
             return f"{found} are not finite; look for what computed them, or ignore their labels"
         low, high = first.min(), first.max()
+        if self.kind == "logits":
+            return (
+                f"{found} lie from {low:g} to {high:g}, and float64 does not hold their "
+                "differences; look for what computed them, or ignore their labels"
+            )
         sums = first.sum(axis=0) if self.task == "multiclass" else 1.0
         off = (
             f", with sums from {np.min(sums):g} to {np.max(sums):g}" if low >= 0 <= 1 - high else ""

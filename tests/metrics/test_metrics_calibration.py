@@ -354,7 +354,7 @@ def test_options_are_checked_against_the_split() -> None:
     with pytest.raises(ConfigError, match="one label a row"):
         measured(ClasswiseECE(adaptive=True), np.zeros((2, 4), int), np.zeros((2, 3, 4)), 3)
     data = Data({"labels": np.array([0]), "predictions": np.array([0])}, 2)
-    with pytest.raises(MissingInputError, match="ECE needs scores of the classes in an array"):
+    with pytest.raises(MissingInputError, match="ECE needs scores, and predictions of int64"):
         outcome(ECE(), data.cut())
 
 

@@ -110,7 +110,9 @@ class TestArrays:
     def test_neither_predictions_nor_scores(self) -> None:
         with pytest.raises(MissingInputError, match="IoU needs an array of predictions or logits"):
             asked(metrics.IoU(), data(labels=[0, 1]))
-        with pytest.raises(MissingInputError, match="needs an array of logits; there are labels"):
+        with pytest.raises(
+            MissingInputError, match="predictions of int64 are classes; give scores"
+        ):
             asked(metrics.IoU(top_k=2), data(labels=[0, 1], predictions=[0, 1]))
 
     @pytest.mark.parametrize(

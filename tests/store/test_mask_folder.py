@@ -90,7 +90,7 @@ def counted(split: Split, execute: Any = run_serial) -> Any:
 
 
 def expected(masks: Masks) -> Any:
-    total = np.zeros((K, K), np.int64)
+    total = np.zeros((K, K + 1), np.int64)  # nothing is predicted as void
     for name, labels in masks["labels"].items():
         kept = labels != VOID
         np.add.at(total, (labels[kept], masks["predictions"][name][kept]), 1)

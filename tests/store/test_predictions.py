@@ -42,7 +42,8 @@ def counted(split: Split, execute: Any = run_serial, trace: Trace | None = None)
 def expected(masks: dict[str, Any]) -> Any:
     kept = masks["labels"] != VOID
     truth, predicted = (masks[side][kept].astype(int) for side in ("labels", "predictions"))
-    return np.bincount(truth * K + predicted, minlength=K * K).reshape(K, K)
+    pairs = np.bincount(truth * K + predicted, minlength=K * K).reshape(K, K)
+    return np.pad(pairs, ((0, 0), (0, 1)))  # nothing is predicted as void
 
 
 def made(rows: int, shape: tuple[int, ...] = (6, 5), dtype: str = "uint8") -> dict[str, Any]:
