@@ -93,8 +93,9 @@ def choice(
 ) -> Choice:
     """Return the metrics that ``given`` names: a name, a value, several, or a mapping to one.
 
-    Names are made with the options given here where they have them; values keep their own, and
-    must be of the same task. With ``weighted`` every metric must count rows by their weights.
+    Names are made with the options given here where they have them, and values take those that they
+    leave at their defaults: ``IoU(average="none")`` ignores what the others ignore. All must be of
+    one task. With ``weighted`` every metric must count rows by their weights.
     Raises :class:`ConfigError` for two metrics of one name.
     """
     number, class_names = _classes(classes)
@@ -167,14 +168,24 @@ def _metric(given: Any, shared: Mapping[str, Any]) -> Metric:
             f"{given!r} is not a metric; give a name such as 'iou', or a value such as "
             "ff.metrics.IoU(average='none')"
         )
-    task = getattr(given, "task", shared["task"])
+    metric = _with_shared(given, shared)
+    task = getattr(metric, "task", shared["task"])
     if task != shared["task"]:
         raise ConfigError(
             f"{metrics.name_of(given)} is {task}, the others are {shared['task']}; "
             f"give it task={shared['task']!r}, or another collection"
         )
-    metric: Metric = given
-    return replaced(metric, **EVERY_LABEL) if getattr(given, "where", True) is None else metric
+    return metric
+
+
+def _with_shared(metric: Any, shared: Mapping[str, Any]) -> Metric:
+    """Return a value with the shared options that it leaves at their defaults."""
+    left = {
+        field.name: shared[field.name]
+        for field in dataclasses.fields(metric)
+        if field.name in shared and getattr(metric, field.name) == field.default
+    }
+    return replaced(metric, **left)  # type: ignore[no-any-return]
 
 
 def _twice(names: Sequence[str]) -> list[str]:

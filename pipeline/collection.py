@@ -36,9 +36,9 @@ class Collection:
 
     ``metrics``: names such as ``"iou"``, values such as ``ff.metrics.IoU(average="none")``, a list
     of these, or a mapping from the name that keys start with. ``classes`` is their number, or
-    their names. ``task``, ``ignore``, ``top_k`` and ``threshold`` given here are those of names, and
-    of values that leave them at their defaults. ``task``: ``multiclass``, ``binary`` (class 1 is positive) or
-    ``multilabel``. ``weighted``: rows count by the weights that come with each batch.
+    their names. ``task``: ``multiclass``, ``binary`` (class 1 is positive) or ``multilabel``.
+    ``task``, ``ignore``, ``top_k`` and ``threshold`` are those of names, and of values that leave
+    them at their defaults. ``weighted``: rows count by the weights that come with each batch.
 
     Raises :class:`ConfigError` for metrics that go by one name, and for those that must read
     their data more than once.

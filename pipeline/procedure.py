@@ -8,7 +8,8 @@ of it: a scorer, or metric values. Procedures run on the client only and never t
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeVar
 
 from pipeline import arrays
 from pipeline.arrays import TILE_ROWS, Array
@@ -113,11 +114,11 @@ class Detector(Protocol):
         ...
 
 
-@value
-class Estimate:
+@dataclass(frozen=True, eq=False, repr=False)
+class Estimate(float):
     """A metric's number with rigorous bounds; ``lower == upper`` where it is exact.
 
-    An undefined number is NaN with a ``reason``.
+    It is a float, and is used like one. An undefined number is NaN with a ``reason``.
     """
 
     value: float
@@ -126,8 +127,31 @@ class Estimate:
     exact: bool = True
     reason: str = ""
 
-    def __float__(self) -> float:
-        return self.value
+    def __new__(cls, value: float, *_: Any, **__: Any) -> Self:
+        return super().__new__(cls, value)
+
+    def __eq__(self, other: object) -> bool:
+        """Compare a number by value, another estimate by all it says, NaN being equal to NaN."""
+        if isinstance(other, Estimate):
+            return self._content() == other._content()
+        return float.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(float(self)) if self == float(self) else 0  # each NaN has a hash of its own
+
+    def __repr__(self) -> str:
+        bounds = "" if self.exact else f", lower={self.lower}, upper={self.upper}, exact=False"
+        return f"Estimate({self.value}{bounds}{self.reason and f', reason={self.reason!r}'})"
+
+    def __str__(self) -> str:
+        return str(float(self))
+
+    def _content(self) -> tuple[object, ...]:
+        bounds = (float(one).hex() for one in (self.value, self.lower, self.upper))
+        return (*bounds, self.exact, self.reason)
 
 
 MetricResult = Mapping[str, Estimate]

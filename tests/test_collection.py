@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -12,6 +15,7 @@ from sklearn import metrics as sk
 
 import pipeline as ff
 from pipeline.errors import ConfigError, CorruptError, DataError, MissingInputError
+from pipeline.procedure import Estimate
 
 K = 5
 
@@ -471,3 +475,38 @@ def test_metrics_are_drawn_as_what_they_are():
     curve = ff.metrics.Collection(["roc"], task="binary")
     curve.update(np.array([0.1, 0.4, 0.6]), np.array([0, 1, 1]))
     assert curve.plot().facts["figure"] == "roc"
+
+
+def test_values_take_what_the_others_do_where_they_say_nothing():
+    truth, predicted = np.array([0, 1, 2, 2]), np.array([0, 1, 2, 1])
+    own = ff.metrics.IoU(average="none")
+    chosen = {"mean": "iou", "each": own, "two": ff.metrics.IoU(average="none", ignore=2)}
+    found = ff.measure(chosen, predicted, truth, classes=3, ignore=0)
+    assert [key for key in found if key.startswith("each_")] == ["each_1", "each_2"]
+    assert float(found["mean_mean"]) == np.mean([found["each_1"], found["each_2"]])
+    assert [key for key in found if key.startswith("two_")] == ["two_0", "two_1"]
+    binary = ["precision", ff.metrics.Accuracy(), ff.metrics.AUROC()]
+    scores, positive = np.array([0.6, 0.8, 0.9]), np.array([0, 1, 1])
+    found = ff.measure(binary, scores, positive, classes=2, task="binary", threshold=0.7)
+    assert found["accuracy"] == found["auroc"] == 1.0
+
+
+def test_numbers_are_used_like_floats():
+    number = Estimate(0.25, 0.2, 0.3, exact=False)
+    assert (f"{number:.2f}", round(number, 1), number * 4, max(number, 0.1)) == (
+        "0.25",
+        0.2,
+        1,
+        0.25,
+    )
+    assert json.loads(json.dumps({"iou": number})) == {"iou": 0.25}
+    assert np.mean([number, 0.75]) == 0.5
+    assert torch.tensor(number) == 0.25
+    assert number == 0.25
+    assert number != Estimate(0.25, 0.25, 0.25)
+    undefined = Estimate(math.nan, math.nan, math.nan, reason="no rows")
+    assert undefined == pickle.loads(pickle.dumps(undefined)) == copy.deepcopy(undefined)
+    assert undefined != math.nan
+    assert np.isnan(undefined)
+    assert len({undefined, copy.copy(undefined), number}) == 2
+    assert "reason='no rows'" in repr(undefined)
