@@ -11,6 +11,7 @@ from pipeline.errors import ConfigError, DataError, ExistsRefusedError
 from pipeline.extract.appending import append_rows
 from pipeline.extract.blocks import Writer, damaged, fill_blocks
 from pipeline.extract.data.datasets import as_rows
+from pipeline.extract.final_layer import saved
 from pipeline.extract.model import Extractor, declare
 from pipeline.extract.passing import AUTO, Manner, Pass, Progress
 from pipeline.extract.sharing import Make, Task, as_given, share_out
@@ -106,6 +107,7 @@ def extract_split(
                 store, run, rows, classes=classes, attributes=told, then=then,
                 verify=share.verify, progress=progress, options=options,
             )  # fmt: skip
+            keep_head(store, run)
             return Filled(name, *done, batch_rows=run.batch_rows)
 
 
@@ -165,6 +167,7 @@ class _Work:
                 name, specs, classes=classes, rows=rows, attributes={**attributes, **own},
                 exist_ok=True, **options,
             )  # fmt: skip
+            keep_head(self.store, self.run)
             wanted = self.share.own(writer.missing())
             self._fill(writer, wanted)
             wrong = self.share.own(damaged(self.store, name)) if self.share.verify else []
@@ -202,6 +205,13 @@ class _Work:
         manner = replace(self.run.manner, batch_rows=self.run.batch_rows)
         task = Task(make, str(self.store.path), self.run.split, manner, overwrite)
         share_out(task, blocks, workers, len(self.source), progress, self.say)
+
+
+def keep_head(store: Store, run: Pass) -> None:
+    """Save the final layer of the model with the features, where it carries one."""
+    head = saved(run.head, run.extractor)
+    if head is not None:
+        store.write_head(head.weight, head.bias, head.attributes)
 
 
 def _refuse_shares(name: str, stream: Any, share: Share) -> None:

@@ -15,11 +15,14 @@ from pipeline.errors import ConfigError, DataError, UnknownNameError
 from pipeline.extract.model import Extractor
 from pipeline.extract.tap import near_names
 from pipeline.extract.token_layouts import to_host
+from pipeline.store import SavedHead
 from pipeline.views import Pooled
 
 TOLERANCE = 1e-5
 """Largest difference of W h + b from the logits, relative to the largest logit, at least 1."""
 LOGITS = "logits"
+MODEL = ("model", "weights_sha256")
+"""Attributes of features that name the model whose head is saved."""
 
 
 class FinalLayer(NamedTuple):
@@ -120,6 +123,16 @@ def checked(
         + (f"got {worst:.3g} at best" if np.isfinite(worst) else "none has its width")
         + "): tap what goes into it, such as {penultimate: head:input}, or leave the head out"
     )
+
+
+def saved(found: FinalLayer | None, extractor: Extractor) -> SavedHead | None:
+    """Return a final layer as it is saved: with the features that it reads, and its model."""
+    if found is None:
+        return None
+    known = extractor.attributes()
+    attributes = {"how": found.of.how, "field": found.of.field}
+    attributes |= {key: each for key, each in known.items() if key in MODEL}
+    return SavedHead(found.weight, found.bias, attributes)
 
 
 def _rows(given: torch.Tensor | NDArray[Any]) -> NDArray[Any]:

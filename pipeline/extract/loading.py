@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
 from pipeline.chunk import Split
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, FeatfoldError
+from pipeline.extract.final_layer import checked, saved
 from pipeline.extract.model import Extractor, count_rows, integers
 from pipeline.extract.stream import Shape, StreamedSplit
 from pipeline.extract.temporary import ExtractedSplit, TemporaryRows
-from pipeline.store import layout, memory
+from pipeline.store import SavedHead, layout, memory
 from pipeline.store.file_rows import FileRows
 
 Contents = dict[str, NDArray[Any]]
@@ -113,7 +114,9 @@ class Loaded:
             reading.name, like.schema.arrays, like.schema.classes, like.chunk_rows,
             like.blocks[0].rows, self.batch_rows, self.rows,
         )  # fmt: skip
-        return StreamedSplit(shape, self._contents(), reading.attributes)
+        made = StreamedSplit(shape, self._contents(), reading.attributes)
+        made.head = reading.head
+        return made
 
     def _contents(self) -> Iterator[Contents]:
         first, self._first = self._first, {}
@@ -177,6 +180,7 @@ class _Reading:
         self.classes = classes
         self.largest = -1
         self.attributes: Mapping[str, str] = {}
+        self.head: SavedHead | None = None
         self._batches = self._rows = 0
         self._expected: dict[str, tuple[tuple[int, ...], str]] = {}
 
@@ -221,7 +225,9 @@ class _Reading:
     def split(self, rows: Mapping[str, Any]) -> ExtractedSplit:
         """Return rows in files as a split."""
         classes = self.largest + 1 if self.classes is None else self.classes
-        return ExtractedSplit(rows, classes=classes, name=self.name, attributes=self.attributes)
+        made = ExtractedSplit(rows, classes=classes, name=self.name, attributes=self.attributes)
+        made.head = self.head
+        return made
 
     def _pair(self, batch: Any, where: str) -> tuple[Any, Any]:
         pair = isinstance(batch, (tuple, list)) and len(batch) == 2
@@ -248,8 +254,8 @@ class _Reading:
     def _called(self, inputs: Any, where: str) -> dict[str, torch.Tensor]:
         try:
             return self.extractor(inputs)
-        except DataError as error:
-            raise DataError(f"{where}: {error}") from error
+        except FeatfoldError as error:
+            raise type(error)(f"{where}: {error}") from error
         except Exception as error:
             raise DataError(
                 f"{where}: the model raised {type(error).__name__}: {error} (inputs were on "
@@ -270,6 +276,8 @@ def _look(reading: _Reading, contents: Contents) -> None:
     layouts = reading.extractor.description.layouts
     for name, array in contents.items():
         _check_layout(reading.name, name, array, layouts.get(name))
+    found = checked(reading.extractor, contents, reading.name)
+    reading.head = saved(found, reading.extractor)
     if reading.extractor.is_known:
         reading.attributes = reading.extractor.attributes()
     if reading.classes is None and LOGITS in contents and contents[LOGITS].ndim == 2:

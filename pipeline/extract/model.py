@@ -30,6 +30,8 @@ class Description:
     """E.g. model, weights_sha256, tap, transform."""
     layouts: Mapping[str, str] = field(default_factory=dict)
     """Axes after the rows, one letter each, e.g. ``{"features": "TD"}``; never guessed."""
+    pooled: str = ""
+    """The tokens whose mean is stored as well, as ``pooled``; empty for none."""
 
 
 class Extractor:

@@ -12,8 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError, FeatfoldError
+from pipeline.extract.final_layer import FinalLayer, checked
 from pipeline.extract.model import Extractor, bits, count_rows, integers
 from pipeline.extract.sources import Batch
+from pipeline.extract.token_layouts import mean_of_tokens
+from pipeline.pooled import STORED as POOLED
 
 Contents = dict[str, NDArray[Any]]
 AUTO, AS_GIVEN, NONE, KEEP = "auto", "auto", "none", "keep"
@@ -64,6 +67,9 @@ class Pass:
         self, extractor: Extractor, manner: Manner, split: str, source: str, rows: int | None = None
     ) -> None:
         self.extractor, self.manner, self.split, self.source = extractor, manner, split, source
+        self.head: FinalLayer | None = None
+        """The final layer of the model, once the first rows have shown what it reads."""
+        self._looked = False
         self._halves = manner.batch_rows == AUTO
         usual = HOST_ROWS if extractor.device.type == "cpu" else DEVICE_ROWS
         given = usual if self._halves else int(manner.batch_rows)
@@ -86,6 +92,10 @@ class Pass:
         if self.manner.nonfinite != KEEP:
             for name, output in outputs.items():
                 self._check_finite(name, output, batch.ids, start)
+        if field := self.extractor.description.pooled:
+            outputs[POOLED] = mean_of_tokens(outputs[field], outputs.get("mask"))
+        if not self._looked:
+            self._looked, self.head = True, checked(self.extractor, outputs, where)
         return outputs
 
     def arrays(self, batch: Batch, start: int) -> Contents:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from pipeline.chunk import ArraySpec, Block
 from pipeline.errors import ConfigError, DataError, FeatfoldError
+from pipeline.extract.final_layer import saved
 from pipeline.extract.model import declare
 from pipeline.extract.passing import AUTO, Contents, Pass
 from pipeline.extract.sources import Source
@@ -58,7 +59,9 @@ def source_stream(
         run.split, declared.arrays, classes, declared.step_rows, declared.block_rows,
         run.batch_rows, rows,
     )  # fmt: skip
-    return StreamedSplit(shape, _batches(run, source, shape, declared.allotted), attributes)
+    made = StreamedSplit(shape, _batches(run, source, shape, declared.allotted), attributes)
+    made.head = saved(run.head, run.extractor)
+    return made
 
 
 def _batches(

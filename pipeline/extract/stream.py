@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from pipeline.chunk import ArraySpec, Block, Chunk, Schema
 from pipeline.errors import FeatfoldError
-from pipeline.store import layout
+from pipeline.store import SavedHead, layout
 
 Contents = Mapping[str, NDArray[Any]]
 UNKNOWN_ROWS = 2**40
@@ -61,6 +61,8 @@ class StreamedSplit:
         attributes: Mapping[str, Any] | None = None,
     ) -> None:
         self.shape, self.attributes = shape, dict(attributes or {})
+        self.head: SavedHead | None = None
+        """The final layer of the model, where it carries one."""
         self.rows: int | None = None
         """Rows that came; None before the end."""
         self._batches: Iterator[Contents] | None = batches
@@ -107,7 +109,9 @@ class StreamedSplit:
 
     def like(self, name: str, rows: int | None) -> StreamedSplit:
         """Return a split of another name that looks like this one, for plans: it has no rows."""
-        return StreamedSplit(replace(self.shape, name=name, rows=rows), iter(()), self.attributes)
+        made = StreamedSplit(replace(self.shape, name=name, rows=rows), iter(()), self.attributes)
+        made.head = self.head
+        return made
 
     def only(self, block: Block) -> StreamedSplit:
         """Return the split itself: it cannot be sent elsewhere."""

@@ -27,7 +27,6 @@ from pipeline.extract.token_layouts import (
     is_sequence,
     mask_of,
     masked,
-    mean_of_tokens,
     parted,
 )
 from pipeline.pooled import STORED as POOLED
@@ -93,10 +92,10 @@ def tapped(
     made = Tapped(network, None if model is network else model, chosen)
     made.prefixes = _prefixes(chosen, prefix or {})
     made.mask, made.length = mask, _length(length, mask)
-    made.pooled = _tokens_of(chosen).name if pooled else ""
     made.head_name, made.transform = head, transform
-    _refuse_twice(made)
-    made.description = _description(made, model, attributes or {})
+    copied_of = _tokens_of(chosen).name if pooled else ""
+    _refuse_twice(made, [POOLED] if pooled else [])
+    made.description = _description(made, model, copied_of, attributes or {})
     return made
 
 
@@ -107,8 +106,6 @@ class Tapped(torch.nn.Module):  # type: ignore[misc]
     """Of each tap of a sequence, the arrays of its first tokens and their numbers."""
     mask: str | None
     length: int | None
-    pooled: str
-    """The tap whose tokens are pooled as well; empty for none."""
     head_name: str | None
     transform: Callable[[Any], Any] | None
     description: Description
@@ -180,7 +177,7 @@ class Tapped(torch.nn.Module):  # type: ignore[misc]
         caught[tap.name] = {name: copied(each) for name, each in {tap.name: rest, **parts}.items()}
 
     def _finished(self, arrays: Arrays, inputs: Any) -> Arrays:
-        """Return the arrays with the mask and the pooled copy."""
+        """Return the arrays with their mask, where there is one."""
         if self.mask is not None:
             if not isinstance(inputs, Mapping) or self.mask not in inputs:
                 there = ", ".join(inputs) if isinstance(inputs, Mapping) else "one tensor"
@@ -191,8 +188,6 @@ class Tapped(torch.nn.Module):  # type: ignore[misc]
             for tap in tokens:
                 arrays[tap.name] = masked(arrays[tap.name], mask, length, tap.where)
             arrays[MASK] = torch.nn.functional.pad(mask, (0, length - mask.shape[1]))
-        if self.pooled:
-            arrays[POOLED] = mean_of_tokens(arrays[self.pooled], arrays.get(MASK))
         return arrays
 
     def _find_head(self, inputs: Any) -> None:
@@ -256,11 +251,10 @@ def _tokens_of(taps: tuple[Tap, ...]) -> Tap:
     return next((tap for tap in tokens if tap.name == FEATURES), tokens[0])
 
 
-def _refuse_twice(made: Tapped) -> None:
-    names = [tap.name for tap in made.taps]
+def _refuse_twice(made: Tapped, names: list[str]) -> None:
+    names += [tap.name for tap in made.taps]
     names += [name for prefix in made.prefixes.values() for name in prefix]
     names += [MASK] if made.mask is not None else []
-    names += [POOLED] if made.pooled else []
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"taps: two arrays would be called {', '.join(twice)}; rename one")
 
@@ -270,7 +264,9 @@ def _said_of(transform: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(transform).split()))
 
 
-def _description(made: Tapped, model: Any, attributes: Mapping[str, str]) -> Description:
+def _description(
+    made: Tapped, model: Any, pooled: str, attributes: Mapping[str, str]
+) -> Description:
     """Return what the store records: above all where the features are taken from."""
     said = {tap.name: " ".join((tap.path, tap.layout)).strip() for tap in made.taps}
     for name, prefix in made.prefixes.items():
@@ -289,7 +285,7 @@ def _description(made: Tapped, model: Any, attributes: Mapping[str, str]) -> Des
         "tap": said[first],
         "taps": "; ".join(f"{name}: {where}" for name, where in said.items()),
         **({"mask": made.mask} if made.mask is not None else {}),
-        **(said_of_copy(made.pooled, made.mask is not None) if made.pooled else {}),
+        **(said_of_copy(pooled, made.mask is not None) if pooled else {}),
         **({"transform": _said_of(made.transform)} if made.transform is not None else {}),
     }
-    return Description({**own, **attributes}, layouts)
+    return Description({**own, **attributes}, layouts, pooled)

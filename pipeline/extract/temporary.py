@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipeline.errors import FeatfoldError
 from pipeline.plan import human
-from pipeline.store import ArraySplit
+from pipeline.store import ArraySplit, SavedHead
 from pipeline.store.file_rows import FileRows
 
 
@@ -29,6 +29,8 @@ class ExtractedSplit(ArraySplit):
         attributes: Mapping[str, str],
     ) -> None:
         super().__init__(arrays=rows, classes=classes, name=name)
+        self.head: SavedHead | None = None
+        """The final layer of the model, where it carries one."""
         self.attributes = attributes
         """What identifies the model, for whoever scores rows of another one."""
 
