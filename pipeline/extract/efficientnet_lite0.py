@@ -15,10 +15,13 @@ from typing import Any
 import torch
 
 from pipeline.errors import DataError, MissingInputError
+from pipeline.extract.data.images import preparation
 from pipeline.extract.model import Description
 
 SIDE = 224
 """Pixels along a side of the input."""
+SHORTER = 256
+"""Pixels along the shorter side of an image before its middle is cut out: 224 / 0.875."""
 
 
 class Lite0(torch.nn.Module):  # type: ignore[misc]
@@ -32,6 +35,14 @@ class Lite0(torch.nn.Module):  # type: ignore[misc]
         self.description = description
         self.logits = logits
         self.mean_pixel = mean_pixel
+        self.transform = preparation(size=SHORTER, crop=SIDE).of_image
+        """From a PIL image to uint8 (224, 224, 3): shorter side 256, bicubic, and its middle."""
+
+    @property
+    def head(self) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """W (1000, 1280) and b (1000,) of the last layer, where logits are given."""
+        last = self.network._fc
+        return (last.weight.detach(), last.bias.detach()) if self.logits else None
 
     def forward(self, images: Any) -> dict[str, torch.Tensor]:
         """Return features (n, 49, 1280) float32 of RGB ``images`` (n, 224, 224, 3) uint8.

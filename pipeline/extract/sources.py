@@ -97,7 +97,7 @@ def resolve(path: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def build(path: str, **arguments: Any) -> Any:
+def build(path: str, /, **arguments: Any) -> Any:
     """Call the factory that ``path`` names.
 
     Arguments that it does not take are a ConfigError, whatever else it raises a DataError.

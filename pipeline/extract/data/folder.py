@@ -54,7 +54,7 @@ class ImageFolder:
         """
         named = [str(self.root / name) for name in self.names[start:stop]]
         rows = [
-            self.prepared(name, f"image {start + row}, {name},") for row, name in enumerate(named)
+            self.prepared(name, f"image {start + row} ({name})") for row, name in enumerate(named)
         ]
         return Batch(
             stacked(rows, named), self.labels[start:stop], np.arange(start, start + len(rows))

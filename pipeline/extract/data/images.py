@@ -36,13 +36,17 @@ class Preparation:
         """
         image = upright(file, what)
         if self.transform is None:
-            return np.asarray(self._cut(self._sized(image), what))
+            return self.of_image(image, what)
         try:
             return self.transform(image)
         except Exception as error:
             raise DataError(
                 f"{what}: the transform raised {type(error).__name__}: {error}"
             ) from error
+
+    def of_image(self, image: Any, what: str = "an image") -> Any:
+        """Return uint8 (h, w, 3) of an RGB image, resized and cut."""
+        return np.asarray(self._cut(self._sized(image), what))
 
     def _sized(self, image: Any) -> Any:
         if self.size is None:
