@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -24,8 +25,11 @@ from pipeline.extract.temporary import ExtractedSplit
 from pipeline.machine import peak_rss_nbytes, reset_peak, rss_nbytes
 from pipeline.plan import human
 from pipeline.store.file_rows import FileRows
+from pipeline.streams import second_reads
 from pipeline.workplace import client_of, projected
 
+LOOK_SECONDS = 0.1
+"""How often the temporary files are looked at."""
 AHEAD = 8.0
 """About what the logit of the right class has more than the others."""
 _ANSWER = """
@@ -39,11 +43,13 @@ print(json.dumps(dataclasses.asdict(answer(**json.loads(sys.argv[1])))))
 class Told:
     """What the story took."""
 
-    extract_seconds: float
-    """Reading the loader once, the model, and writing what it gives to temporary files."""
-    fit_seconds: float
-    """All after it: planning, the passes over those files, and linear algebra."""
+    loader_seconds: float
+    """Reading the loader once, and the model; what it gives is folded meanwhile, or written."""
+    after_seconds: float
+    """All after it: the passes over temporary files, if there are any, and linear algebra."""
     passes: int
+    streamed: bool
+    """Whether rows went straight from the model into the statistics."""
     held_nbytes: int
     """What the process held before: libraries, the made-up loader, the model."""
     peak_nbytes: int
@@ -67,10 +73,33 @@ def bench(
     }  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="bench-story-", dir=scratch) as cache:
         command = [sys.executable, "-c", _ANSWER, json.dumps({**asked, "cache": cache})]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise FeatfoldError(f"a fit in a fresh process failed:\n{done.stderr.strip()}")
-    return _outcome(recipe, asked, Told(**json.loads(done.stdout)))
+        answered, disk_nbytes = _watched(command, Path(cache))
+    return _outcome(recipe, asked, Told(**json.loads(answered)), disk_nbytes)
+
+
+def _watched(command: Sequence[str], folder: Path) -> tuple[str, int]:
+    """Return what a process prints, and the most bytes that files of a folder took meanwhile."""
+    most = 0
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while True:
+            try:
+                answered, errors = process.communicate(timeout=LOOK_SECONDS)
+                break
+            except subprocess.TimeoutExpired:
+                most = max(most, _held_nbytes(folder))
+    if process.returncode:
+        raise FeatfoldError(f"a fit in a fresh process failed:\n{errors.strip()}")
+    return answered, most
+
+
+def _held_nbytes(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):  # removed meanwhile
+            total += path.stat().st_size if path.is_file() else 0
+    return total
 
 
 def answer(
@@ -89,7 +118,8 @@ def answer(
     few = fit(_Loader(made, batch_rows, batch_rows))  # what the libraries hold
     reset_peak()
     held_nbytes = rss_nbytes()
-    projected_nbytes = _projected_nbytes(detectors, next(iter(few.values())).schema, made, workers)
+    schema = next(iter(few.values())).schema
+    projected_nbytes, streamed = _planned(detectors, schema, made, workers, batch_rows)
     loader = _Loader(made, made.rows, batch_rows)
     began = time.perf_counter()
     fitted = fit(loader)
@@ -97,6 +127,7 @@ def answer(
         loader.exhausted - began,
         time.perf_counter() - loader.exhausted,
         fitted.passes,
+        streamed,
         held_nbytes,
         peak_rss_nbytes(),
         projected_nbytes,
@@ -137,27 +168,41 @@ def _backbone(recipe: Recipe) -> Any:
     return backbone
 
 
-def _projected_nbytes(
-    detectors: Mapping[str, Any], schema: Schema, recipe: Recipe, workers: int
-) -> int:
-    """Return what a plan of the fit allots to this process: its threads, and what drives them."""
+def _planned(
+    detectors: Mapping[str, Any], schema: Schema, recipe: Recipe, workers: int, batch_rows: int
+) -> tuple[int, bool]:
+    """Return what a plan of the fit allots to this process, and whether rows go straight into it.
+
+    Its threads, and what drives them; the model is not in it.
+    """
+    from pipeline.extract.stream import Shape, StreamedSplit  # where torch is loaded anyway
+
     rows = {
         name: FileRows(Path(name), (recipe.rows, *spec.shape), spec.memory_dtype)
         for name, spec in schema.arrays.items()
     }
-    split = ExtractedSplit(rows, classes=schema.classes, name=fitting.SPLIT, attributes={})
+    files = ExtractedSplit(rows, classes=schema.classes, name=fitting.SPLIT, attributes={})
+    shape = Shape(
+        fitting.SPLIT, schema.arrays, schema.classes, files.chunk_rows, files.blocks[0].rows,
+        batch_rows, recipe.rows,
+    )  # fmt: skip
+    split: Any = StreamedSplit(shape, iter(()))
     passes = fitting.passes_of(fitting.jobs_of(detectors, split))
-    resources = settle("threads", workers)
+    streamed = second_reads(passes, list(detectors)) is None
+    if not streamed:
+        passes = fitting.passes_of(fitting.jobs_of(detectors, files))
+    threads = 1 if streamed else workers  # that fold
+    resources = settle("threads", threads)
     projections, _ = projected(passes, resources)
     client, _ = client_of(passes, projections, resources)
-    return workers * max(each.nbytes for each in projections) + client.nbytes
+    return threads * max(each.nbytes for each in projections) + client.nbytes, streamed
 
 
 def _tokens_nbytes(recipe: Recipe) -> int:
     return recipe.rows * recipe.arrays["features"].nbytes
 
 
-def _outcome(recipe: Recipe, asked: Mapping[str, Any], told: Told) -> Outcome:
+def _outcome(recipe: Recipe, asked: Mapping[str, Any], told: Told, disk_nbytes: int) -> Outcome:
     nbytes = _tokens_nbytes(recipe)
     numbers = {
         "recipe": asked["recipe"],
@@ -165,7 +210,8 @@ def _outcome(recipe: Recipe, asked: Mapping[str, Any], told: Told) -> Outcome:
         **{key: asked[key] for key in ("pool", "workers", "batch_rows")},
         **asdict(told),
         "features_nbytes": nbytes,
-        "total_seconds": told.extract_seconds + told.fit_seconds,
+        "disk_nbytes": disk_nbytes,
+        "total_seconds": told.loader_seconds + told.after_seconds,
         "peak_over_features": told.peak_nbytes / nbytes,
         "within_projection": told.peak_nbytes <= told.projected_nbytes,
     }
@@ -175,10 +221,14 @@ def _outcome(recipe: Recipe, asked: Mapping[str, Any], told: Told) -> Outcome:
         ("peak of the process", human(told.peak_nbytes)),
         ("of it before: libraries, loader, model", human(told.held_nbytes)),
         ("projected for it", human(told.projected_nbytes)),
-        ("loader, model, temporary files", f"{told.extract_seconds:.1f} s"),
+        ("temporary files", human(disk_nbytes)),
         (
-            f"fit, {told.passes} pass" + ("es" if told.passes > 1 else ""),
-            f"{told.fit_seconds:.1f} s",
+            "loader, model, and the pass beside it" if told.streamed else "loader, model, files",
+            f"{told.loader_seconds:.1f} s",
+        ),
+        (
+            "linear algebra" if told.streamed else f"{told.passes} passes, linear algebra",
+            f"{told.after_seconds:.1f} s",
         ),
     ):
         shown.add_row(name, figure)
@@ -187,6 +237,8 @@ def _outcome(recipe: Recipe, asked: Mapping[str, Any], told: Told) -> Outcome:
     notes = [
         f"{asked['workers']} threads of one process; batches of {asked['batch_rows']} rows; the "
         "model is a plain callable that hands its inputs on as tokens, with logits",
-        "the temporary files take as much disk as the features; they are removed",
+        "rows went straight from the model into the statistics: no features on the disk"
+        if told.streamed
+        else "a second pass was needed: temporary files take as much disk as the features",
     ]
     return Outcome("story", numbers, {title: shown}, notes)

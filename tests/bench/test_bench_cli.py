@@ -138,7 +138,9 @@ def test_story_fits_on_a_loader_and_leaves_nothing(bench, tmp_path):
     assert (found["passes"], found["features_nbytes"]) == (1, 150 * 3 * 8 * 4)
     assert found["held_nbytes"] <= found["peak_nbytes"] <= found["projected_nbytes"]
     assert found["within_projection"]
-    assert found["total_seconds"] == found["extract_seconds"] + found["fit_seconds"]
+    assert found["total_seconds"] == found["loader_seconds"] + found["after_seconds"]
+    assert (found["streamed"], found["disk_nbytes"]) == (True, 0)
+    assert "no features on the disk" in err
     assert "projected for it" in err
     assert list(tmp_path.iterdir()) == []
 
