@@ -16,9 +16,6 @@ import numpy as np
 
 from pipeline.errors import ConfigError, DataError
 
-LOGICAL_DTYPE = b"featfold.dtype"
-"""Key in the metadata of a field whose numbers are the bits of a dtype that Arrow lacks."""
-
 
 @dataclass(frozen=True)
 class RowType:
@@ -29,7 +26,6 @@ class RowType:
     shape: tuple[int, ...]
     """Shape of a row: the lengths, unless they are those of a tensor."""
     dtype: np.dtype[Any]
-    logical_dtype: str
 
     @property
     def row_nbytes(self) -> int:
@@ -75,8 +71,7 @@ def row_type(field: Any, first: Any) -> RowType:
         kind, first = kind.value_type, first.flatten()
     dtype = _numpy_dtype(kind)
     shape = tensor if tensor and math.prod(tensor) == math.prod(lengths) else tuple(lengths)
-    logical = (field.metadata or {}).get(LOGICAL_DTYPE, b"").decode()
-    return RowType(tuple(lengths), shape, dtype, logical or dtype.name)
+    return RowType(tuple(lengths), shape, dtype)
 
 
 def _tensor_shape(kind: Any) -> tuple[int, ...]:

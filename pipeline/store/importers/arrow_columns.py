@@ -41,4 +41,4 @@ def _rows(table: Table, field: Any) -> Rows:
     if kind.dtype.kind not in "biuf":
         why = f"{table.path}, column {field.name!r} holds {field.type}; expected numbers"
         return Unreadable(why, shape, kind.dtype)
-    return SlicedRows(table.source(field.name, kind), shape, kind.dtype, kind.logical_dtype)
+    return SlicedRows(table.source(field.name, kind), shape, kind.dtype)
