@@ -65,6 +65,22 @@ HOMES = {
     },
 }
 """Module -> name -> class."""
+ELSEWHERE = {
+    "ap": "average_precision",
+    "auc": "auroc",
+    "calibration_error": "ece",
+    "cohen_kappa": "kappa",
+    "jaccard": "iou",
+    "jaccard_index": "iou",
+    "log_loss": "nll",
+    "matthews_corrcoef": "mcc",
+    "mean_iou": "iou",
+    "miou": "iou",
+    "sensitivity": "recall",
+    "subset_accuracy": "exact_match",
+    "fpr95": "fpr_at_tpr",
+}
+"""Names that metrics go by in other libraries."""
 
 
 def names() -> tuple[str, ...]:
@@ -79,7 +95,7 @@ def named(name: str) -> type[Any]:
             home = importlib.import_module(f"pipeline.metrics.{module}")
             return getattr(home, classes[name])  # type: ignore[no-any-return]
     raise UnknownNameError(
-        f"unknown metric {name!r}: {_near(name, names())}known: {', '.join(names())}"
+        f"unknown metric {name!r}: {_suggested(name)}known: {', '.join(names())}"
     )
 
 
@@ -113,6 +129,15 @@ def make(name: str, **options: Any) -> Any:
                 f"{', '.join(known)}"
             )
     return cls(**options)
+
+
+def _suggested(name: str) -> str:
+    """Return the name here of a class or of a metric of another library, or one spelt alike."""
+    classes = {cls.lower(): own for known in HOMES.values() for own, cls in known.items()}
+    plain = name.lower().replace("-", "_").removeprefix("multiclass").removeprefix("binary")
+    joined = {other.replace("_", ""): own for other, own in ELSEWHERE.items()}
+    same = (joined | classes).get(plain.replace("_", ""))
+    return f"did you mean {same!r}? " if same else _near(plain, names())
 
 
 def _near(name: str, known: Any) -> str:

@@ -58,8 +58,11 @@ class TestNames:
     def test_names_are_listed_and_near_ones_suggested(self) -> None:
         assert set(COUNTING) < set(metrics.names())
         assert list(metrics.names()) == sorted(metrics.names())
-        with pytest.raises(UnknownNameError, match=r"'jaccard': .*known: .*iou"):
-            metrics.make("jaccard")
+        for elsewhere in ("jaccard", "JaccardIndex", "mIoU", "MulticlassJaccardIndex", "IoU"):
+            with pytest.raises(
+                UnknownNameError, match=f"'{elsewhere}': did you mean 'iou'. known: "
+            ):
+                metrics.make(elsewhere)
         with pytest.raises(UnknownNameError, match="did you mean 'precision'"):
             metrics.named("precison")
         with pytest.raises(ConfigError, match=r"averge: iou has no such option: did you mean 'av"):
