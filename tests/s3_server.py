@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import http.client
 import itertools
+import os
 import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import pytest
 
 SECRET = "verySecretAccessKey0123456789"
 ENVIRONMENT = {
@@ -23,7 +27,6 @@ ENVIRONMENT = {
     "AWS_REGION": "us-east-1",
     "AWS_ALLOW_HTTP": "true",
 }
-EMPTY = {"status": 200}
 
 
 def free_port() -> int:
@@ -64,6 +67,7 @@ class Proxy:
 
     def __init__(self, behind: int) -> None:
         self.behind, self.port = behind, free_port()
+        self.bucket = ""
         self.got: Counter[str] = Counter()
         self.asked: Counter[str] = Counter()
         self.every, self.failed = 0, 0
@@ -77,6 +81,16 @@ class Proxy:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def store(self) -> str:
+        """Where tests put a store."""
+        return f"s3://{self.bucket}/feats.zarr"
+
+    def chunks(self) -> dict[str, int]:
+        """Return the bytes that were got of each chunk, by its key below the store."""
+        start = f"/{self.bucket}/feats.zarr/"
+        return {p.removeprefix(start): n for p, n in self.got.items() if "/c/" in p}
 
     def start(self) -> None:
         proxy = self
@@ -139,6 +153,8 @@ class Proxy:
 class _Handler(BaseHTTPRequestHandler):
     owner: Proxy
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = 2**16  # head and body of an answer go together
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -183,3 +199,25 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = hand_on
+
+
+@pytest.fixture(scope="session")
+def s3_port() -> Iterator[int]:
+    """One server for all tests of this process."""
+    with s3_server() as port:
+        yield port
+
+
+@pytest.fixture
+def bucket(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """A bucket of its own, reached through a proxy that the environment names."""
+    proxy = Proxy(s3_port)
+    proxy.bucket = f"bucket-{uuid.uuid4().hex[:12]}"
+    create_bucket(s3_port, proxy.bucket)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": proxy.url}.items():
+        monkeypatch.setenv(name, value)
+    proxy.start()
+    yield proxy
+    proxy.stop()

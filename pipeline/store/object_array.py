@@ -7,6 +7,7 @@ of the arrays it uses once, even where two blocks share a chunk.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any, BinaryIO, cast
 
 import numpy as np
@@ -57,6 +58,20 @@ class ArrayObjects(ObjectStore):  # type: ignore[misc]
         """Delete one object."""
         self._check_writable()
         await asyncio.to_thread((self.place / key).unlink)
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the keys of all objects below."""
+        for found in await asyncio.to_thread((self.place / prefix).keys):
+            yield found.key[len(self.place.key) :].strip("/")
+
+    def list(self) -> AsyncIterator[str]:
+        """Yield the keys of all objects."""
+        return self.list_prefix("")
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the names right below."""
+        for name in await asyncio.to_thread((self.place / prefix).children):
+            yield name
 
 
 def zarr_store(place: ObjectPlace, *, read_only: bool) -> ArrayObjects:
