@@ -15,6 +15,7 @@ import numpy as np
 
 from pipeline import stopping
 from pipeline.chunk import Block
+from pipeline.content import whole_number
 from pipeline.errors import ConfigError, ExistsRefusedError, MissingInputError
 from pipeline.store import Store, layout
 from pipeline.store.declaration import declare
@@ -212,7 +213,7 @@ def _dtypes(given: str | Mapping[str, str] | None) -> Mapping[str, str]:
 
 def _classes(store: Store | None, given: int | None, split: str, found: Prepared) -> int:
     if given is not None:
-        return given
+        return whole_number(given, "classes", 0)
     names = () if store is None else store.splits()
     known = {store.writer(name).declared.classes for name in names if store is not None}
     if len(known) == 1:
