@@ -40,6 +40,8 @@ class DataError(FeatfoldError, ValueError):
     """Data that contradicts its declaration: shapes, dtypes, labels, non-finite values."""
 
     exit_code = 4
+    row: int | None = None
+    """The first row that it is of, where that is known, for those who know what rows are."""
 
 
 class MissingInputError(DataError, FileNotFoundError):

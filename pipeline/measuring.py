@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pipeline.choice import Metrics, choice
+from pipeline.chunk import Split
 from pipeline.engine import Job, Trace, run_jobs
+from pipeline.errors import DataError
 from pipeline.procedure import TRAIN
 from pipeline.store import open_predictions
 from pipeline.workplace import workplace
@@ -45,6 +48,21 @@ def measure(
     )  # fmt: skip
     data = open_predictions(predictions, labels, classes=chosen.classes, task=task, weights=weights)
     jobs = {name: Job(metric, {TRAIN: (data,)}) for name, metric in chosen.metrics.items()}
-    with workplace(jobs, cluster, workers, memory, cache, stage="eval") as place:
+    with (
+        _rows_by_name(data),
+        workplace(jobs, cluster, workers, memory, cache, stage="eval") as place,
+    ):
         outcomes = run_jobs(jobs, place.execute, stage="eval", trace=trace, room=place.room)
     return chosen.keyed(outcomes)
+
+
+@contextmanager
+def _rows_by_name(data: Split) -> Iterator[None]:
+    """Add the file of a row to what is said of it, where rows are files."""
+    try:
+        yield
+    except DataError as error:
+        names = getattr(data, "names", None)
+        if names is None or error.row is None:
+            raise
+        raise DataError(f"{error} (row {error.row} is {names[error.row]})") from error

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from sklearn import metrics as sk
 
 import pipeline as ff
@@ -129,3 +130,19 @@ def test_copies_count_batches_of_their_own(cls, copied):
     second.update(np.array([1, 1]), np.array([0, 0]))
     assert float(first.compute()["accuracy"]) == 1
     assert float(second.compute()["accuracy"]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "cluster"),
+    [("iou", "local"), *((n, "threads") for n in ("confusion_matrix", "exact_match", "image_iou"))],
+)
+def test_a_class_that_is_none_is_named_with_the_file_of_its_mask(tmp_path, name, cluster):
+    for side in ("predicted", "true"):
+        (tmp_path / side / "city").mkdir(parents=True)
+        for number in range(5):
+            mask = np.full((4, 4), 7 if (side, number) == ("true", 3) else 1, np.uint8)
+            Image.fromarray(mask).save(tmp_path / side / f"city/{number}.png")
+    with pytest.raises(DataError, match=r"first in row 3: 7; .*\(row 3 is city/3\.png\)"):
+        ff.measure(
+            name, tmp_path / "predicted", tmp_path / "true", classes=3, cluster=cluster, workers=1
+        )

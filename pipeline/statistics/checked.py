@@ -109,7 +109,7 @@ def checked_tiles(statistic: OfElements, chunk: Chunk, classes: int) -> Iterator
             bad = counts & ((ids < 0) | (ids >= classes)) & ~arrays.among(ids, allowed)
             if bool(xp.any(bad)):
                 error = _error(side, ids, bad, tile.start * row)
-                raise DataError(outside(chunk, of, where, truth, classes, error))
+                raise outside(chunk, of, where, truth, classes, error)
         if weights is None:
             ones = xp.ones((t.shape[0],), dtype=xp.float64, device=arrays.device_of(t))
         yield Tile(t, p, counts, ones if weights is None else weights[tile])

@@ -50,7 +50,7 @@ def count_elements(
     try:
         return count(truth, predicted, chunk.schema.classes, ignore)
     except OutsideClassError as error:
-        raise DataError(outside(chunk, of, where, truth, chunk.schema.classes, error)) from None
+        raise outside(chunk, of, where, truth, chunk.schema.classes, error) from None
 
 
 def check_integers(chunk: Chunk, view: View, ids: Array) -> None:
@@ -79,10 +79,16 @@ def check_shapes(chunk: Chunk, truth: Array, predicted: Array) -> None:
 
 def outside(
     chunk: Chunk, of: View, where: View, truth: Array, k: int, error: OutsideClassError
-) -> str:
-    """Say which elements hold none of ``k`` classes, and what to do."""
+) -> DataError:
+    """Return the error of elements that hold none of ``k`` classes: the first row, and remedies."""
     each = max(1, int(np.prod(truth.shape[1:], dtype=np.int64)))
     row = chunk.start + int(np.flatnonzero(arrays.to_host(where(chunk)))[error.first // each])
+    found = DataError(_outside(chunk, of, row, k, error))
+    found.row = row
+    return found
+
+
+def _outside(chunk: Chunk, of: View, row: int, k: int, error: OutsideClassError) -> str:
     values = ", ".join(map(str, error.values))
     many = "s" if error.count > 1 else ""
     if error.side == "truth":

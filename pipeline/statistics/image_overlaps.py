@@ -85,8 +85,8 @@ class ImageOverlaps:
             )
         except OutsideClassError as error:
             alone = Chunk(chunk.schema, chunk.start + row, 1, {"truth": truth[None, ...]})
-            text = outside(alone, self.of, Every(), truth[None, ...], chunk.schema.classes, error)
-            raise DataError(text) from None
+            shown = truth[None, ...]
+            raise outside(alone, self.of, Every(), shown, chunk.schema.classes, error) from None
         return found
 
 
