@@ -54,9 +54,10 @@ def as_rows(given: Any, transform: Any = None, name: str = "") -> Source | Strea
         return _of_loader(given, transform, name or _loader_name(given))
     if isinstance(given, IterableDataset):
         return LoaderStream(name or _name(given), lambda rows: DataLoader(given, batch_size=rows))
-    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not _is_array(given):
+    no_rows = hasattr(given, "dtype") or isinstance(given, (Mapping, str, bytes))
+    if hasattr(given, "__getitem__") and hasattr(given, "__len__") and not no_rows:
         return DatasetRows(name or _name(given), given, range(len(given)), transform=transform)
-    if isinstance(given, Iterable) and not _is_array(given) and not isinstance(given, (str, bytes)):
+    if isinstance(given, Iterable) and not no_rows:
         return LoaderStream(name or _name(given), lambda rows: given)
     raise ConfigError(
         f"data: a {type(given).__name__} gives no rows: expected a DataLoader, a dataset, or an "
@@ -253,10 +254,6 @@ def _decoded(item: Any, prepared: Preparation, what: str) -> Any:
 
 def _is_image(given: Any) -> bool:
     return type(given).__module__.startswith("PIL.")
-
-
-def _is_array(given: Any) -> bool:
-    return hasattr(given, "dtype") or isinstance(given, Mapping)
 
 
 def _name(given: Any) -> str:

@@ -46,7 +46,7 @@ class Preparation:
 
     def of_image(self, image: Any, what: str = "an image") -> Any:
         """Return uint8 (h, w, 3) of an RGB image, resized and cut."""
-        return np.asarray(self._cut(self._sized(image), what))
+        return np.array(self._cut(self._sized(image), what))  # torch wants to write to it
 
     def _sized(self, image: Any) -> Any:
         if self.size is None:
