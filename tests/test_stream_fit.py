@@ -1,5 +1,8 @@
 """Fits of rows that a model hands straight on: the bits of stored ones, and what is refused."""
 
+import multiprocessing
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -316,16 +319,43 @@ def test_validation_rows_are_streamed_as_well(monkeypatch):
     assert found["kl"].schema.rows == 90
 
 
-@pytest.mark.parametrize("device", [None, "cpu", torch.device("cpu")])
-def test_the_model_is_left_as_it_was_and_computes_on_as_many_threads(device):
-    model = torch.nn.Sequential(torch.nn.Linear(D, D), torch.nn.Dropout()).train()
+@pytest.fixture
+def two_threads():
+    """Have torch compute on two threads."""
     before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+@pytest.mark.parametrize("device", [None, "cpu", torch.device("cpu")])
+def test_the_model_runs_where_it_was_called_and_is_left_as_it_was(device):
+    """In the calling thread, whose device is current, with as many threads of torch as before."""
+    model = torch.nn.Sequential(torch.nn.Linear(D, D), torch.nn.Dropout()).train()
     seen = set()
-    model.register_forward_hook(lambda *_: seen.add(torch.get_num_threads()))
+    model.register_forward_hook(
+        lambda *_: seen.add((torch.get_num_threads(), threading.get_ident()))
+    )
     options = {"model": model, "device": device, "classes": K, "head": None}
     found = fit(["mahalanobis"], stream=True, **options)
     assert found["mahalanobis"].scorer == fit(["mahalanobis"], stream=False, **options)[
         "mahalanobis"
     ].scorer  # fmt: skip
     assert all(module.training for module in model.modules())
-    assert seen == {before} == {torch.get_num_threads()}
+    assert seen == {(2, threading.get_ident())}
+    with pytest.raises(DataError, match="not finite"):
+        fit(["mahalanobis"], loader(tokens=TOKENS * np.float32(np.inf)), stream=True, **options)
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_processes_of_a_loader_end_with_a_fit_that_fails(stream):
+    before = set(multiprocessing.active_children())
+    wrong = TOKENS.copy()
+    wrong[40] = np.nan
+    handed = loader(7, tokens=wrong, num_workers=2, multiprocessing_context="fork")
+    with pytest.raises(DataError, match="first row 40") as found:
+        fit(["mahalanobis"], handed, stream=stream)
+    assert found.value is not None  # and with it every frame that was on the way
+    assert set(multiprocessing.active_children()) <= before

@@ -8,8 +8,9 @@ merge tree are those of stored rows, so the results are the same bits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -29,7 +30,9 @@ Pieces = Iterator[Block | Chunk]
 class Stream(Protocol):
     """A split whose rows can be had once, in order."""
 
-    def pieces(self, fields: frozenset[str], step_rows: int) -> Pieces:
+    def pieces(
+        self, fields: frozenset[str], step_rows: int
+    ) -> Generator[Block | Chunk, None, None]:
         """Yield every block as it begins, its chunks of ``step_rows`` rows, then the next block.
 
         A chunk owns its arrays. The last block may have fewer rows than it says.
@@ -57,9 +60,12 @@ class Streaming:
             return root
         fields = fields_read(work.split, work.statistics, work.rows)
         step_rows = step_of(work.split, work.statistics, self.shrink)
-        pieces = _heeding(work.split.pieces(fields, step_rows))
-        if not self.beside:
-            return self._folded(pass_, work, pieces)
+        with closing(work.split.pieces(fields, step_rows)) as pieces:
+            if self.beside:
+                return self._folded_beside(pass_, work, _heeding(pieces))
+            return self._folded(pass_, work, _heeding(pieces))
+
+    def _folded_beside(self, pass_: Pass, work: Work, pieces: Pieces) -> Partial:
         handing = _Handing()
         with ThreadPoolExecutor(1, thread_name_prefix=pass_.name) as pool:
             try:

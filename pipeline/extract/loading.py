@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +52,11 @@ def opened(
         For batches or outputs of another form, and no rows.
     """
     extractor = _extractor(model, device)
-    with extractor.ready():
-        yield Loaded(loader, _Reading(extractor, name, classes, labelled))
+    with (
+        extractor.ready(),
+        closing(Loaded(loader, _Reading(extractor, name, classes, labelled))) as loaded,
+    ):
+        yield loaded
 
 
 class Loaded:
@@ -70,6 +73,11 @@ class Loaded:
         self._first: Contents = first
         self.batch_rows = _rows_of(first)
         _look(reading, first)
+
+    def close(self) -> None:
+        """Let go of the loader, and of the processes that it has."""
+        self._first = {}
+        self._rest.close()
 
     @property
     def classes(self) -> int | None:
@@ -124,7 +132,7 @@ class Loaded:
         del first
         yield from self._rest
 
-    def _read(self, batches: Iterator[Any]) -> Iterator[Contents]:
+    def _read(self, batches: Iterator[Any]) -> Generator[Contents, None, None]:
         """Yield the arrays of every batch that has rows; at the end look back at all of them."""
         reading = self._reading
         while True:

@@ -122,7 +122,9 @@ class StreamedSplit:
         if self.rows is None:
             self.rows = self.shape.rows or self.shape.batch_rows
 
-    def pieces(self, fields: frozenset[str], step_rows: int) -> Iterator[Block | Chunk]:
+    def pieces(
+        self, fields: frozenset[str], step_rows: int
+    ) -> Generator[Block | Chunk, None, None]:
         """Yield every block as it begins, then its chunks of ``step_rows`` rows: once.
 
         Raises :class:`FeatfoldError` for a second time: the rows are gone.
