@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,7 +144,7 @@ def arrow_rows(path: Path) -> Mapping[str, Rows]:
         pa = arrow.pyarrow(f"reading {path}", "hf")
         return column_rows(_Table(path, pa))
     if (path / SPLITS).is_file():
-        splits = _json(path / SPLITS)["splits"]
+        splits = _inside(path / SPLITS, lambda found: found["splits"])
         found = {split: _saved(path / split) for split in splits}
         return {f"{split}/{name}": rows for split in splits for name, rows in found[split].items()}
     return _saved(path)
@@ -154,12 +154,8 @@ def _saved(folder: Path) -> Mapping[str, Rows]:
     """Return the rows of a dataset whose files the state of the folder names, in their order."""
     if not (folder / STATE).is_file():
         raise MissingInputError(f"{folder} has no {STATE}; save the dataset with save_to_disk")
-    state = _json(folder / STATE)
-    files = [folder / entry["filename"] for entry in state["_data_files"]]
-    for file in files:
-        if file.parent != folder:
-            raise DataError(f"{folder / STATE} names {file}, which lies elsewhere; save it again")
-    tables = {file: arrow_rows(file) for file in files}
+    names = _inside(folder / STATE, lambda found: [f["filename"] for f in found["_data_files"]])
+    tables = {folder / name: arrow_rows(folder / name) for name in names}
     if not tables:
         raise DataError(f"{folder} holds no rows")
     first = next(iter(tables.values()))
@@ -173,9 +169,13 @@ def _joined(name: str, parts: Mapping[Path, Rows]) -> Rows:
     return Shards(name, [Part(path, rows) for path, rows in parts.items()])
 
 
-def _json(path: Path) -> Any:
-    with told(path, ValueError):
-        return json.loads(path.read_text(encoding="utf-8"))
+def _inside(path: Path, listed: Callable[[Any], Any]) -> list[str]:
+    """Return the names beside a file that it lists, none of which may lie elsewhere."""
+    with told(path, ValueError, KeyError, TypeError):
+        names = [str(name) for name in listed(json.loads(path.read_text(encoding="utf-8")))]
+    if strange := [name for name in names if Path(name).name != name]:
+        raise DataError(f"{path} names {strange[0]}, which lies elsewhere; save it again")
+    return names
 
 
 def _opens(path: Path) -> bool:
