@@ -110,7 +110,7 @@ class Extractor:
             When an output is no tensor or has another number of rows than the inputs.
         """
         rows = count_rows(inputs)
-        with _evaluating(self._module), torch.inference_mode():
+        with evaluating(self._module), torch.inference_mode():
             found = self._called(inputs)
         named = found if isinstance(found, Mapping) else {"features": found}
         for name, output in named.items():
@@ -219,7 +219,7 @@ def _dtype_name(name: str, output: torch.Tensor) -> str:
 
 
 @contextmanager
-def _evaluating(module: Any) -> Iterator[None]:
+def evaluating(module: Any) -> Iterator[None]:
     """Put every module in evaluation mode; restore flags and buffers afterwards."""
     modules = list(module.modules()) if module is not None else []
     flags = [(each, each.training) for each in modules]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ LAYOUTS: Mapping[str, Arrange] = {
 """Axes of a layer's output, and what makes tokens (n, t, d) of it, row by row of a map."""
 SEQUENCES = ("NTD", "NDT")
 """Layouts whose first tokens may be others than those of a map or of a text."""
+_DIFFERENTIATED: ContextVar[bool] = ContextVar("differentiated", default=False)
 
 
 def check_layout(layout: str, what: str) -> str:
@@ -95,8 +98,22 @@ def parted(
 
 
 def copied(view: torch.Tensor) -> torch.Tensor:
-    """Return a tensor of its own, so that a slice never keeps the whole output alive."""
-    return view.detach().clone(memory_format=torch.contiguous_format)
+    """Return a tensor of its own, so that a slice never keeps the whole output alive.
+
+    No graph is kept either, but within :func:`differentiated`.
+    """
+    kept = view if _DIFFERENTIATED.get() else view.detach()
+    return kept.clone(memory_format=torch.contiguous_format)
+
+
+@contextmanager
+def differentiated() -> Iterator[None]:
+    """Have copies belong to the graph of gradients: for who differentiates outputs of taps."""
+    token = _DIFFERENTIATED.set(True)
+    try:
+        yield
+    finally:
+        _DIFFERENTIATED.reset(token)
 
 
 def masked(tokens: torch.Tensor, mask: torch.Tensor, length: int, what: str) -> torch.Tensor:
