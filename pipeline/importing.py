@@ -99,8 +99,9 @@ def import_split(
     all floats, or by name. ``scores``: ``{"conf": "higher-is-id"}`` or ``higher-is-ood``, asked
     for every array of one float a row; stored so that higher is more out-of-distribution.
 
-    Memory is a few chunks, whatever the rows. ``resume`` goes on with a split of the same files,
-    and writes damaged blocks again. ``store`` is made where there is none.
+    Memory is a few chunks, whatever the rows; a block is a whole number of them. ``resume`` goes
+    on with a split of the same files, and writes damaged blocks again. ``store`` is made where
+    there is none.
 
     Raises :class:`MissingInputError` for what is not there; :class:`DataError` for rows, labels or
     dtypes that do not fit; :class:`ConfigError` for what must be told; :class:`ExistsRefusedError`
@@ -120,7 +121,9 @@ def import_split(
     count = _classes(there, classes, split, found)
     check_labels(found.targets, count, split, told.say)
     specs = {name: target.spec for name, target in found.targets.items()}
-    sizes: dict[str, Any] = {"block_nbytes": block_nbytes, "chunk_nbytes": chunk_nbytes}
+    sizes: dict[str, Any] = {
+        "block_nbytes": block_nbytes, "chunk_nbytes": min(chunk_nbytes, block_nbytes),
+    }  # fmt: skip
     attributes = origin.attributes(found)
     declare(specs, classes=count, rows=found.rows, attributes=attributes, **sizes)
     held = there or Store.create(_place(store))

@@ -47,6 +47,10 @@ if TYPE_CHECKING:
     help="What high scores mean; stored so that higher is out-of-distribution. =not-scores for "
     "other arrays of one float a row.",
 )  # fmt: skip
+@click.option(
+    "--block", "block_size", metavar="SIZE",
+    help="Bytes of a block, the unit of writing and resuming; 500MB unless a split is resumed.",
+)  # fmt: skip
 @click.option("--peek", is_flag=True, help="Show what the files hold, and what it would become.")
 @click.option(
     "--resume", is_flag=True,
@@ -65,6 +69,7 @@ def import_(
     layouts: tuple[str, ...],
     dtypes: tuple[str, ...],
     scores: tuple[str, ...],
+    block_size: str | None,
     peek: bool,
     resume: bool,
     progress: bool,
@@ -91,7 +96,10 @@ def import_(
             "import needs --store STORE and --split NAME; or --peek, which writes none"
         )
     from pipeline import importing, stopping
+    from pipeline.cluster import parse_nbytes
 
+    if block_size is not None:
+        options["block_nbytes"] = parse_nbytes(block_size)
     with terminal.progress(progress) as watched, stopping.heeded():
         done = importing.import_split(
             store, split, sources, classes=classes, resume=resume, progress=watched, **options

@@ -67,7 +67,7 @@ def chosen_of(found: Found, wanted: Wanted, labels: Any) -> tuple[dict[str, str]
         chosen[LABELS] = labels
         left_out.pop(labels, None)
     if old is not None and old not in chosen.values():
-        left_out[old] = "other labels are given" if labels else "labels are not wanted"
+        left_out[old] = "not wanted" if labels is False else "other labels are given"
     return chosen, left_out
 
 
