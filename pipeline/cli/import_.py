@@ -96,10 +96,9 @@ def import_(
             "import needs --store STORE and --split NAME; or --peek, which writes none"
         )
     from pipeline import importing, stopping
-    from pipeline.cluster import parse_nbytes
 
     if block_size is not None:
-        options["block_nbytes"] = parse_nbytes(block_size)
+        options["block_nbytes"] = _size(block_size)
     with terminal.progress(progress) as watched, stopping.heeded():
         done = importing.import_split(
             store, split, sources, classes=classes, resume=resume, progress=watched, **options
@@ -152,6 +151,15 @@ def _show_done(terminal: Terminal, done: Imported) -> None:
         f"{size(done.nbytes)}; {blocks}"
     )
     terminal.emit(done.to_dict())
+
+
+def _size(text: str) -> int:
+    from pipeline.cluster import parse_nbytes
+
+    try:
+        return parse_nbytes(text)
+    except ConfigError:
+        raise ConfigError(f"--block: {text!r}; expected a size such as 64MB") from None
 
 
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:
