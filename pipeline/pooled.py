@@ -168,7 +168,8 @@ class PooledSplit:
         if rest:
             for chunk in self.split.read(block, rest, step_rows):
                 means = dict.fromkeys(stored, chunk.arrays.get(STORED))
-                yield self._chunk(block, chunk.start, chunk.rows, copies, {**chunk.arrays, **means})
+                others = {name: rows for name, rows in chunk.arrays.items() if name in names}
+                yield self._chunk(block, chunk.start, chunk.rows, copies, {**others, **means})
         else:
             step = step_rows or self.chunk_rows
             for start in range(block.start, block.stop, step):

@@ -65,7 +65,7 @@ def item_of(tap: Tap, output: Any, near: str) -> torch.Tensor:
         if len(tensors) != 1:
             raise DataError(
                 f"{tap.where}: it gives a {type(output).__name__} with {_items(output)}; name one "
-                f"of them, such as {tap.path}:{next(iter(_keys(output)), 0)}"
+                f"of them, such as {tap.path.rstrip(':')}:{next(iter(_keys(output)), 0)}"
             )
         output = tensors[0]
     if not isinstance(output, torch.Tensor):

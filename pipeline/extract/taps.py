@@ -54,8 +54,9 @@ def tapped(
 
     A tap is the name of a submodule, ``blocks.11``; with an item of its output, ``encoder:0`` or
     ``encoder:last_hidden_state``, or ``head:input``, what goes into it; or an item of what the
-    model returns, ``last_hidden_state``. Outputs (n, d) need no layout; others declare theirs, N
-    first: NTD, NDT, NCHW, NHWC. Tokens are stored (t, d), those of a map row by row.
+    model returns, ``last_hidden_state``, or ``:``, all of that. Outputs (n, d) need no layout;
+    others declare theirs, N first: NTD, NDT, NCHW, NHWC. Tokens are stored (t, d), those of a map
+    row by row.
 
     ``prefix`` counts the tokens before those, by the name of the array that they become: one gives
     (d,), several (r, d). It holds for every tap of a sequence; those of others than ``features``
