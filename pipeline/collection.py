@@ -63,6 +63,8 @@ class Collection:
         self.prefix = prefix
         self._running: Running | None = None
         self._updates = 0
+        self.of_all_ranks = False
+        """Whether it is known to hold what all ranks took in, as merged partial files do."""
 
     def update(self, preds: Any, target: Any, *, weights: Any = None) -> None:
         """Take in a batch; see :func:`pipeline.batches.batch` for shapes and dtypes.
@@ -100,7 +102,8 @@ class Collection:
         further updates go on from here. Numbers of no update are NaN with a reason. Warns where
         this process is one of several that train together, and its numbers are a part of theirs.
         """
-        _warn_of_others()
+        if not self.of_all_ranks:
+            _warn_of_others()
         return self.numbers()
 
     def numbers(self) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import Any
 
 from pipeline.ddp.live import Ranks
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, DataError
 
-__all__ = ["Claims"]
+__all__ = ["Claims", "names_of"]
 
 ROOT = "featfold/ids"
 
@@ -113,3 +113,12 @@ class Claims:
         root = f"{ROOT}/{name}/{number}"
         here.store.set(f"{root}/user/{here.rank}", "1")
         return root
+
+
+def names_of(ids: Any) -> list[str]:
+    """Return the names of samples; raises :class:`DataError` for what names none."""
+    plain = ids.tolist() if hasattr(ids, "tolist") else list(ids)
+    odd = [one for one in plain if isinstance(one, bool) or not isinstance(one, int | str | bytes)]
+    if odd:
+        raise DataError(f"ids: {odd[0]!r} names no sample; give whole numbers or strings")
+    return [str(one) for one in plain]

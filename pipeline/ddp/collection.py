@@ -16,11 +16,12 @@ from pipeline.choice import Metrics
 from pipeline.chunk import Schema
 from pipeline.collection import Collection as OneProcess
 from pipeline.ddp import live
-from pipeline.ddp.claims import Claims
+from pipeline.ddp.claims import Claims, names_of
 from pipeline.ddp.files import Moment, Partial, Run
 from pipeline.ddp.kept import MATRIX, METRICS, arrays_of, declared, definition, part_of
 from pipeline.ddp.matrix import MATRIX_CLASSES, KeptMatrix
 from pipeline.ddp.numbers import Numbers
+from pipeline.ddp.own import Own, of_one_process
 from pipeline.ddp.rows import Expected, leading, picked
 from pipeline.ddp.sampler import REMEDY, share_of
 from pipeline.errors import ConfigError, DataError
@@ -28,7 +29,6 @@ from pipeline.errors import ConfigError, DataError
 __all__ = ["Collection"]
 
 REPEATS = ("refuse", "none")
-ROWS, UNCHECKED = "rows", "unchecked"
 
 
 class Collection(OneProcess):
@@ -212,7 +212,7 @@ class Collection(OneProcess):
         """
         ours = [one for one in others if isinstance(one, Collection)]
         if len(ours) < len(others):
-            raise _of_one_process()
+            raise of_one_process()
         super().merge(*ours)
         for other in ours:
             if self._matrix is not None:
@@ -223,8 +223,11 @@ class Collection(OneProcess):
             self._claims.close()
 
     def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return all that this rank has taken in as arrays by key, for :meth:`load_state_dict`."""
-        about = {ROWS: np.array([self._rows]), UNCHECKED: np.array([self._unchecked])}
+        """Return all that this rank has taken in as arrays by key, for :meth:`load_state_dict`.
+
+        Another rank has taken in something else: each saves what it has.
+        """
+        about = Own(self._rows, self._unchecked, *_place(self._here())).arrays()
         counts = {} if self._counts is None else {MATRIX: self._counts.state_dict()}
         return {**super().state_dict(), **about, **arrays_of(counts)}
 
@@ -232,13 +235,13 @@ class Collection(OneProcess):
         """Take the place of what was taken in by the contents of :meth:`state_dict`.
 
         Further ids are refused until ``reset``. Raises :class:`ConfigError` where the contents are
-        of other metrics, classes or options, or of a collection of one process.
+        of other metrics, classes or options, of a collection of one process, or of another rank,
+        whose rows would count twice. Warns where one process loads what is a part.
         """
-        if ROWS not in state_dict:
-            raise _of_one_process()
+        own = Own.read(state_dict)
+        own.check_place(*_place(self._here()), self.prefix)
         super().load_state_dict(state_dict)
-        self._rows = int(np.asarray(state_dict[ROWS])[0])
-        self._unchecked = bool(np.asarray(state_dict[UNCHECKED])[0])
+        self._rows, self._unchecked = own.rows, own.unchecked
         if self._matrix is not None:
             self._matrix.load(part_of(state_dict, MATRIX))
         if self._rows:
@@ -275,9 +278,10 @@ class Collection(OneProcess):
             run=run,
             attempt=attempt,
             moment=moment,
-            rank=0 if here is None else here.rank,
-            world_size=1 if here is None else here.size,
+            rank=_place(here)[0],
+            world_size=_place(here)[1],
             declaration=self.declaration,
+            group=() if here is None else here.members,
             about={
                 "rows": self._rows,
                 "prefix": self.prefix,
@@ -338,7 +342,7 @@ class Collection(OneProcess):
         return live.ranks(self.group, timeout_seconds=seconds)
 
     def _update_claimed(self, preds: Any, target: Any, weights: Any, ids: Any) -> None:
-        names = _names(ids)
+        names = names_of(ids)
         if len(names) != len(target):
             raise DataError(f"{len(names)} ids beside {len(target)} rows; give one for each row")
         fresh = self._claims.claim(f"{self.prefix}{self.declaration[:16]}", names, self._here())
@@ -359,16 +363,6 @@ class Collection(OneProcess):
             self._matrix.update(preds, target)
 
 
-def _names(ids: Any) -> list[str]:
-    plain = ids.tolist() if hasattr(ids, "tolist") else list(ids)
-    odd = [one for one in plain if isinstance(one, bool) or not isinstance(one, int | str | bytes)]
-    if odd:
-        raise DataError(f"ids: {odd[0]!r} names no sample; give whole numbers or strings")
-    return [str(one) for one in plain]
-
-
-def _of_one_process() -> ConfigError:
-    return ConfigError(
-        "these are states of a Collection of one process, of which neither the rows nor their "
-        "repeats are known; take them in and save them with ff.ddp.Collection"
-    )
+def _place(here: live.Ranks | None) -> tuple[int, int]:
+    """Return the rank of this process, and how many there are."""
+    return (0, 1) if here is None else (here.rank, here.size)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline import files
+from pipeline.content import digest
 from pipeline.errors import ConfigError, CorruptError, DataError, IncompleteError, MissingInputError
 
 __all__ = [
@@ -94,13 +95,21 @@ class Partial:
     about: Mapping[str, Any]
     """More that the writer knows: JSON."""
     arrays: Tensors
+    group: tuple[int, ...] = ()
+    """Ranks of the process group among all of the world, where it is not the world itself."""
+
+    @property
+    def name(self) -> str:
+        """Name of its file: two groups of one world, each with a rank 0, do not collide."""
+        group = f".group-{digest(self.group)[:8]}" if self.group else ""
+        return f"rank-{self.rank:05d}-of-{self.world_size:05d}{group}.safetensors"
 
     def header(self) -> dict[str, Any]:
         """Return all but the arrays, for JSON."""
         return {
             "format": FORMAT, "run": self.run, "attempt": self.attempt,
             "moment": self.moment._asdict(), "rank": self.rank, "world_size": self.world_size,
-            "declaration": self.declaration, "about": self.about,
+            "declaration": self.declaration, "about": self.about, "group": self.group,
         }  # fmt: skip
 
 
@@ -178,9 +187,7 @@ class Run:
         for word in (partial.moment.phase, partial.moment.collection):
             if not re.fullmatch(r"[\w-]+", word):
                 raise ConfigError(f"phase: {word!r} cannot name a folder; use letters and digits")
-        path = self._folder(partial.attempt, partial.moment) / (
-            f"rank-{partial.rank:05d}-of-{partial.world_size:05d}.safetensors"
-        )
+        path = self._folder(partial.attempt, partial.moment) / partial.name
         content = save(
             {key: np.ascontiguousarray(x) for key, x in partial.arrays.items()},
             {HEADER: json.dumps(partial.header())},
@@ -210,18 +217,20 @@ class Run:
         moment: Moment,
         attempt: int | Sequence[int] | None = None,
         wait_seconds: float = 0.0,
+        group: Sequence[int] | None = None,
     ) -> list[Partial]:
         """Return one partial of every rank at a moment, of one attempt.
 
         It is the latest attempt that is complete, of those that are named. Ranks that have not
-        written yet are waited for. Raises :class:`MissingInputError` where there is nothing,
-        :class:`IncompleteError` naming missing ranks, :class:`DataError` naming ranks that are
-        there twice or declare other metrics.
+        written yet are waited for. Where several process groups wrote, ``group`` says whose
+        partials are wanted, by their ranks in the world. Raises :class:`MissingInputError` where
+        there is nothing, :class:`IncompleteError` naming missing ranks, :class:`DataError` naming
+        ranks that are there twice or declare other metrics.
         """
         until = time.monotonic() + wait_seconds
         while True:
             try:
-                return self._complete(moment, attempt)
+                return self._complete(moment, attempt, group)
             except (IncompleteError, MissingInputError):
                 if time.monotonic() >= until:
                     raise
@@ -233,12 +242,16 @@ class Run:
         found = dict.fromkeys(str(m) for number in numbers for m in self.moments(number))
         return "; ".join(found) or "none at all: is this the folder of a run?"
 
-    def _complete(self, moment: Moment, attempt: int | Sequence[int] | None) -> list[Partial]:
+    def _complete(
+        self, moment: Moment, attempt: int | Sequence[int] | None, group: Sequence[int] | None
+    ) -> list[Partial]:
         numbers = self.attempts() if attempt is None else attempt
         wanted = [numbers] if isinstance(numbers, int) else sorted(numbers, reverse=True)
         failed: IncompleteError | None = None
         for number in wanted:
             partials = self.partials(moment, number)
+            if group is not None:
+                partials = [partial for partial in partials if partial.group == tuple(group)]
             try:
                 if partials:
                     return complete(partials, f"{self.path}, attempt {number}: {moment}")
@@ -270,6 +283,7 @@ class Run:
                 f"expected run {self.id}, attempt {attempt}, {moment}: it was moved or copied here"
             )
         own = {name: header[name] for name in ("rank", "world_size", "declaration", "about")}
+        own["group"] = tuple(header["group"])
         return Partial(run=self.id, attempt=attempt, moment=moment, arrays=arrays, **own)
 
     def _attempt(self, number: int) -> Path:
@@ -284,6 +298,13 @@ def complete(partials: Sequence[Partial], what: str) -> list[Partial]:
 
     Raises :class:`IncompleteError` or :class:`DataError` that name the ranks otherwise.
     """
+    groups = sorted({partial.group for partial in partials})
+    if len(groups) > 1:
+        named = _joined([f"ranks {list(group)}" if group else "all ranks" for group in groups])
+        raise DataError(
+            f"{what}: partials of several process groups lie together, of {named}; name one of "
+            f"them, as in group={list(groups[-1])}"
+        )
     sizes = sorted({partial.world_size for partial in partials})
     if len(sizes) > 1:
         raise DataError(
@@ -319,8 +340,8 @@ def differing(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
     return "; ".join(words) + more
 
 
-def _joined(numbers: Sequence[int]) -> str:
-    return " and ".join(map(str, numbers))
+def _joined(entries: Sequence[int | str]) -> str:
+    return " and ".join(map(str, entries))
 
 
 def each_moment(run: Run) -> Iterator[tuple[Moment, list[int]]]:

@@ -51,6 +51,7 @@ def after(
     collection: str | None = None,
     attempt: int | None = None,
     sanity: bool = False,
+    group: Sequence[int] | None = None,
 ) -> list[Epoch]:
     """Return metrics of every moment that a run has kept, in order.
 
@@ -58,7 +59,8 @@ def after(
     ``average`` and ``ignore`` are options of metrics given by name; ``merge_classes`` maps new
     names to the classes, by number or name, that become one: ``ignore`` then speaks of classes
     after the merge, and labels that were outside of the classes stay ignored. ``phase``,
-    ``collection`` and ``attempt`` choose moments, ``sanity`` takes in checks before training.
+    ``collection`` and ``attempt`` choose moments, ``sanity`` takes in checks before training;
+    ``group`` chooses among process groups by their ranks in the world.
 
     By default the moments are those of the latest training and of what it goes on from, up to the
     checkpoint it went on with, with evaluations of these weights; each is of the latest attempt
@@ -89,7 +91,7 @@ def after(
         if not chosen:
             continue
         try:
-            partials = run.gathered(moment, chosen)
+            partials = run.gathered(moment, chosen, group=group)
         except IncompleteError as error:
             warnings.warn(f"left out: {error}", stacklevel=2)
             continue

@@ -75,7 +75,11 @@ def merged(partials: Sequence[Partial], name: str = METRICS) -> Collection | Non
 
 
 def merge(
-    run: str | Path | Run, moment: Moment, attempt: int | None = None, wait_seconds: float = 0.0
+    run: str | Path | Run,
+    moment: Moment,
+    attempt: int | None = None,
+    wait_seconds: float = 0.0,
+    group: Sequence[int] | None = None,
 ) -> Collection:
     """Return the collection that the partials of all ranks at a moment add up to.
 
@@ -84,8 +88,9 @@ def merge(
     says :meth:`Run.gathered`.
     """
     where = run if isinstance(run, Run) else Run(run)
-    total = merged(where.gathered(moment, attempt, wait_seconds))
+    total = merged(where.gathered(moment, attempt, wait_seconds, group))
     assert total is not None
+    total.of_all_ranks = True
     return total
 
 

@@ -50,6 +50,8 @@ class Ranks(NamedTuple):
     """A torch.distributed.Store that all of them reach."""
     timeout_seconds: float
     group: Any = None
+    members: tuple[int, ...] = ()
+    """Their ranks in the world, where they are not all of it."""
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.size}"
@@ -79,7 +81,9 @@ def ranks(
     own = group if group is not None else dist.group.WORLD
     found = _store_of(own) if store is None else store
     seconds = _timeout_seconds(own, found) if timeout_seconds is None else timeout_seconds
-    return Ranks(rank, dist.get_world_size(group), found, seconds, group)
+    size = dist.get_world_size(group)
+    members = dist.get_process_group_ranks(own) if size < dist.get_world_size() else ()
+    return Ranks(rank, size, found, seconds, group, tuple(members))
 
 
 def meet(here: Ranks, record: Record, warn_seconds: float = WARN_SECONDS) -> Meeting:

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from pipeline import metrics
-from pipeline.ddp import Collection, live
+from pipeline.ddp import Collection, Moment, Run, after, live, merge
 from pipeline.errors import FeatfoldError
 
 CLASSES, SAMPLES, SIDE = 21, 21, 16
@@ -224,6 +224,39 @@ def own_group(rank: int, size: int) -> object:
     return {"values": values(made.compute()), "seconds": live.ranks(group).timeout_seconds}
 
 
+def two_groups(rank: int, size: int) -> object:
+    """Each rank is a process group of its own; both write to one run."""
+    group = [dist.new_group([member]) for member in range(size)][rank]
+    run, when = Run(Path(sys.argv[3]).parent / "groups"), Moment("val", 1)
+    if rank == 0:
+        run.open_attempt()
+    dist.barrier()
+    made = Collection("accuracy", classes=2, group=group)
+    made.update(np.array([rank, 1]), np.array([0, 1]))
+    made.write(run, 1, when)
+    dist.barrier()
+    each = [values(merge(run, when, group=[one]).compute()) for one in range(size)]
+    (epoch,) = after(run, group=[rank])
+    return {
+        "each": each, "after": values(epoch.numbers), "error": told(lambda: merge(run, when)),
+    }  # fmt: skip
+
+
+def states_of_another(rank: int, size: int) -> object:
+    """The states that rank zero saved are loaded on every rank, as from a checkpoint."""
+    made = Collection("accuracy", classes=2, repeats="none")
+    made.update(np.array([rank]), np.array([0]))
+    saved: list[object] = [None] * size
+    dist.all_gather_object(saved, made.state_dict())
+    restored = Collection("accuracy", classes=2, repeats="none")
+    found = told(lambda: restored.load_state_dict(saved[0]))
+    restored.load_state_dict(saved[rank])
+    empty: list[object] = [Collection("accuracy", classes=2).state_dict()]
+    dist.broadcast_object_list(empty)
+    Collection("accuracy", classes=2).load_state_dict(empty[0])
+    return {"error": found, "values": values(restored.compute())}
+
+
 def of_one_process(rank: int, size: int) -> object:
     """A collection that knows nothing of other ranks."""
     made = metrics.Collection(["accuracy"], classes=2)
@@ -261,7 +294,7 @@ SCENARIOS = (
     of_all_ranks, rank_zero_only, busy_rank, empty_rank, empty_rank_beside_classes,
     scores_beside_classes, no_rank_has_rows, other_declaration,
     other_order, unknown_repeats, by_ids, refused_batch, shared_ids, ids_on_one_rank,
-    own_group, of_one_process, growing, met_for_files,
+    own_group, of_one_process, growing, met_for_files, two_groups, states_of_another,
 )  # fmt: skip
 
 

@@ -83,6 +83,21 @@ def test_rows_of_which_nothing_was_known_stay_so(monkeypatch):
         second.compute()
 
 
+def test_one_process_that_loads_the_states_of_a_rank_is_told_whose_they_are(monkeypatch):
+    saved = []
+    for rank in range(2):
+        one = made(rank, repeats="none")
+        monkeypatch.setattr(one, "_here", lambda *_, rank=rank: Ranks(rank, 2, None, 1.0))
+        saved.append(one.state_dict())
+    both = [made(), made()]
+    for rank, one in enumerate(both):
+        with pytest.warns(UserWarning, match=rf"states of rank {rank} of 2 alone; load those of"):
+            one.load_state_dict(saved[rank])
+    both[0].merge(both[1])
+    assert both[0].rows == 100
+    assert both[0].packed().tolist() == made(0, 1).packed().tolist()
+
+
 def test_states_of_a_collection_of_one_process_are_refused_for_their_rows_are_unknown(tmp_path):
     other = OneProcess("iou", classes=CLASSES, ignore=VOID)
     other.update(*rows(1))

@@ -181,6 +181,21 @@ def test_a_process_group_of_its_own_has_its_own_store_and_time_out(ranks, right)
         assert rank["own_group"] == {"values": right, "seconds": 7.0}
 
 
+def test_process_groups_that_write_to_one_run_do_not_collide(ranks):
+    for number, found in enumerate(rank["two_groups"] for rank in ranks):
+        assert found["each"] == [{"accuracy": 1.0}, {"accuracy": 0.5}]
+        assert found["after"] == found["each"][number]
+        assert "of ranks [0] and ranks [1]; name one" in found["error"]["message"]
+
+
+def test_states_of_another_rank_are_refused(ranks):
+    first, second = (rank["states_of_another"] for rank in ranks)
+    assert first["error"]["kind"] == ""
+    assert second["error"]["kind"] == "ConfigError"
+    assert "states of rank 0 of 2, and this is rank 1 of 2" in second["error"]["message"]
+    assert first["values"] == second["values"] == {"accuracy": 0.5}
+
+
 def test_a_collection_of_one_process_says_that_it_is_of_one_rank(ranks):
     for number, found in enumerate(rank["of_one_process"] for rank in ranks):
         assert found["value"] == 1 - number
