@@ -162,6 +162,22 @@ def small(terminal: Terminal, peer: str | None, repeat: int, scratch: Path, **sh
     return bench(Shape(**shape), repeat, peer, scratch, terminal.say)
 
 
+@bench.command("import", short_help="An import of npy, beside a copy of the bytes.")
+@click.option("--rows", type=POSITIVE, default=500_000, show_default=True)
+@click.option("--features", type=POSITIVE, default=1024, show_default=True)
+@click.option("--dtype", type=click.Choice(["float16", "float32", "float64"]), default="float32",
+              show_default=True)  # fmt: skip
+@click.option("--repeat", type=POSITIVE, default=5, show_default=True)
+@click.option("--scratch", metavar="DIR", type=DIRECTORY, default=Path(), show_default="here",
+              help="Where files and stores go; they are removed.")  # fmt: skip
+@measured
+def import_(terminal: Terminal, **options: Any) -> Any:
+    """Import made-up npy files and copy them in turn, each until its bytes are on the disk."""
+    from pipeline.bench.import_ import bench
+
+    return bench(**options, say=terminal.say)
+
+
 @bench.command(short_help="Metrics of scores, beside one sort of them.")
 @click.option(
     "--peer-rows",

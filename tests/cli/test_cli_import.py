@@ -129,7 +129,8 @@ def test_again_is_refused_and_resume_has_nothing_to_do(cli, dumped, tmp_path):
           "--labels", "label_list"], 4, "labels must be below 3"),
         (["--store", "s.zarr", "--split", "id/train", *MAPPED, "--classes", "4",
           "--labels", "none.npy"], 4, "is not there"),
-        (["--store", "s.zarr", "--split", "id/train", *MAPPED, "--block", "much"], 2, "--block: 'much'; expected a size"),
+        (["--store", "s.zarr", "--split", "id/train", *MAPPED, "--block", "much"], 2,
+         "--block: 'much'; expected a size"),
     ],
 )  # fmt: skip
 def test_what_is_refused_leaves_nothing(cli, dumped, tmp_path, monkeypatch, options, code, message):
