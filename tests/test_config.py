@@ -97,7 +97,38 @@ def test_a_job_with_every_key(job):
     assert whole.evaluate.csid == ("id/csid/c",)
 
 
-@pytest.mark.parametrize("text", [SMALL, WHOLE])
+KINDS = """\
+name: kinds
+store: s
+classes: 3
+model: {timm: vit_tiny_patch16_224, taps: {features: norm}}
+sources:
+  - {split: id/train, data: {folder: photos/train, size: 256}, batch: auto, workers: 4}
+  - split: id/test
+    data: {huggingface: beans, split: test}
+    model: {import: "package.models:load", folder: weights}
+  - {split: ood/far/a, data: {webdataset: "far-*.tar"}, autocast: bfloat16, nonfinite: keep}
+detectors: [msp]
+"""
+
+
+def test_kinds_are_imports_of_ours(job):
+    train, test, far = config.load(job(KINDS)).sources
+    assert (train.data.factory, train.data.arguments) == (
+        "pipeline.extract.data.folder:folder", {"path": "photos/train", "size": 256},
+    )  # fmt: skip
+    assert (train.model.factory, train.model.arguments["name"]) == (
+        "pipeline.extract.models.timm:load", "vit_tiny_patch16_224",
+    )  # fmt: skip
+    assert test.model.arguments == {"folder": "weights"}
+    assert test.data.arguments == {"path": "beans", "split": "test"}
+    assert far.data.arguments == {"urls": "far-*.tar"}
+    assert (train.batch, train.workers, train.autocast) == (None, 4, "none")
+    assert (test.batch, test.workers, test.nonfinite, test.dtype) == (32, 1, "raise", "auto")
+    assert (far.autocast, far.nonfinite) == ("bfloat16", "keep")
+
+
+@pytest.mark.parametrize("text", [SMALL, WHOLE, KINDS])
 def test_the_resolved_text_loads_to_the_same_job(job, text):
     first = config.load(job(text))
     again = config.load(job(first.resolved()))
@@ -286,6 +317,48 @@ BROKEN = {
     ),
     "factory that is no path": (
         with_lines("model: {import: package.module}"), "4:17", ["package.module:factory"],
+    ),
+    "data of no kind": (
+        with_lines("classes: 3", "model: {import: 'a:b'}", "sources:",
+                   "  - {split: id/train, data: {foldr: photos}}"),
+        "7:30",
+        ["sources[0].data.foldr", "mean 'folder'", "import, folder, huggingface, webdataset"],
+    ),
+    "a model where data belong": (
+        with_lines("model: {folder: photos}"), "4:9", ["model.folder", "import, timm, torchvision"],
+    ),
+    "two kinds of data": (
+        with_lines("classes: 3", "model: {import: 'a:b'}", "sources:",
+                   "  - {split: id/train, data: {folder: a, webdataset: b}}"),
+        "7:41",
+        ["folder and webdataset", "one of them"],
+    ),
+    "option that a kind lacks": (
+        with_lines("classes: 3", "model: {import: 'a:b'}", "sources:",
+                   "  - {split: id/train, data: {folder: a, labeled: off}}"),
+        "7:41",
+        ["sources[0].data.labeled", "mean 'labelled'", "transform, size, crop"],
+    ),
+    "a kind by two keys": (
+        with_lines("classes: 3", "model: {import: 'a:b'}", "sources:",
+                   "  - {split: id/train, data: {folder: a, path: b}}"),
+        "7:41",
+        ["folder says it already"],
+    ),
+    "a kind of nothing": (
+        with_lines("model: {timm: ''}"), "4:15", ["model.timm", "expected some text"],
+    ),
+    "batch of none": (
+        with_lines("classes: 3", "model: {import: 'a:b'}", "sources:",
+                   "  - {split: id/train, data: {folder: a}, batch: none}"),
+        "7:49",
+        ["sources[0].batch", "a number of rows, or auto, got 'none'"],
+    ),
+    "autocast to anything": (
+        with_lines("classes: 3", "model: {import: 'a:b'}", "sources:",
+                   "  - {split: id/train, data: {folder: a}, autocast: fp16}"),
+        "7:52",
+        ["'none', 'bfloat16' or 'float16', got 'fp16'"],
     ),
     "two sources of one split": (
         with_lines(
