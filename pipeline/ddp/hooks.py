@@ -17,7 +17,7 @@ from typing import Any
 from pipeline.collection import Collection as OneProcess
 from pipeline.ddp import live
 from pipeline.ddp.attempts import opened, restored
-from pipeline.ddp.checkpoints import Checkpoints
+from pipeline.ddp.checkpoints import Checkpoints, Save
 from pipeline.ddp.files import RUNNING, Moment, Run
 from pipeline.ddp.kept import merged
 from pipeline.ddp.numbers import Numbers, loggable
@@ -61,13 +61,13 @@ class MetricsHooks:
         self._loaded: Mapping[str, Any] | None = None
         self._first_batch: int | None = None
         self._told: set[str] = set()
+        self._checkpoints: Checkpoints | None = None
         self._shown = Shown(options.table, options.panels)
-        self._checkpoints = Checkpoints()
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
         self._found = collections_of(module, self.options.phases)
         self._loaders, self.attempt, self._loaded = {}, 0, None
-        self._checkpoints = Checkpoints()
+        self._checkpoints = None
         if not self.options.keep_matrix:
             return
         for found in self._found:
@@ -89,8 +89,11 @@ class MetricsHooks:
         for found, when in running:
             self._write(found, when, trainer)
         if trainer.is_global_zero:  # the others have left every earlier save
-            for when in self._checkpoints.saving(trainer, [when for _, when in running]):
-                self.run.remove(self.attempt, when)
+            self._checkpoints = self._checkpoints or Checkpoints(self.run.path)
+            save = Save(self.attempt, tuple(when for _, when in running))
+            for attempt, moments in self._checkpoints.saving(trainer, save):
+                for when in moments:
+                    self.run.remove(attempt, when)
         checkpoint[CHECKPOINT] = {
             "directory": str(self.run.path.parent), "run": self.run.id, "attempt": self.attempt,
             "step": int(trainer.global_step), "batch": batches_trained(trainer),

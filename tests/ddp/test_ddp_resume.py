@@ -15,7 +15,7 @@ from sklearn.metrics import jaccard_score
 from test_ddp_lightning import data, loader, module
 
 import pipeline as ff
-from pipeline.ddp.checkpoints import Checkpoints
+from pipeline.ddp.checkpoints import Checkpoints, Save
 from pipeline.ddp.files import Moment
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -105,8 +105,8 @@ class CopiesTheSecond(lightning.Callback):
             shutil.copyfile(saved, self.folder / "second.ckpt")
 
 
-def running_batches(run) -> list[int]:
-    return [m.batch for m in run.moments(1) if m.phase == "running"]
+def running_batches(run, attempt: int = 1) -> list[int]:
+    return [m.batch for m in run.moments(attempt) if m.phase == "running"]
 
 
 def test_partials_that_no_checkpoint_on_disk_goes_with_are_removed(tmp_path):
@@ -120,6 +120,30 @@ def test_partials_that_no_checkpoint_on_disk_goes_with_are_removed(tmp_path):
     assert not [one for one in said if "count from here on" in one]
 
 
+def test_partials_of_earlier_attempts_go_with_their_checkpoints(tmp_path):
+    saved = tmp_path / "saved"
+    first, _ = fit(tmp_path, epochs=2, more=(CopiesTheSecond(saved),), save_top_k=1)
+    assert running_batches(first.run) == [2, 4, 5, 6]
+    for _ in range(2):  # goes on twice from the same checkpoint, as after a node was lost
+        own, said = fit(tmp_path, saved / "second.ckpt", epochs=3, save_top_k=1)
+        assert not [one for one in said if "count from here on" in one]
+    # The last of the first attempt is still on disk, and so is the last of the second.
+    assert {path.name.split("-v")[0].removesuffix(".ckpt") for path in saved.iterdir()} == {
+        *("second", "epoch=1-step=6", "epoch=2-step=9")
+    }
+    left = [running_batches(own.run, attempt) for attempt in (1, 2, 3)]
+    assert left == [[2, 6], [9], [7, 8, 9]]
+
+
+def test_what_cannot_be_read_of_earlier_checkpoints_removes_nothing(tmp_path):
+    first, _ = fit(tmp_path, epochs=2, save_top_k=1)
+    kept = running_batches(first.run)
+    (first.run.path / "checkpoints.json").write_text("{")
+    (saved,) = (tmp_path / "saved").glob("*.ckpt")
+    own, _ = fit(tmp_path, saved, epochs=4, save_top_k=1)
+    assert running_batches(own.run) == kept
+
+
 @pytest.mark.parametrize("saving", [{"save_top_k": -1}, {"save_top_k": 0, "save_last": True}])
 def test_partials_of_every_checkpoint_on_disk_stay(tmp_path, saving):
     own, _ = fit(tmp_path, epochs=3, **saving)
@@ -128,10 +152,11 @@ def test_partials_of_every_checkpoint_on_disk_stay(tmp_path, saving):
 
 
 @pytest.mark.parametrize("own", [{"dirpath": "s3://bucket/run"}, {}])
-def test_where_checkpoints_are_out_of_sight_all_partials_stay(own):
+def test_where_checkpoints_are_out_of_sight_all_partials_stay(tmp_path, own):
     trainer = SimpleNamespace(checkpoint_callbacks=[SimpleNamespace(**own)])
-    seen = Checkpoints()
-    assert [seen.saving(trainer, [Moment("running", n)]) for n in range(9)] == [[]] * 9
+    seen = Checkpoints(tmp_path)
+    saves = [Save(1, (Moment("running", n),)) for n in range(9)]
+    assert [seen.saving(trainer, save) for save in saves] == [[]] * 9
 
 
 def test_states_of_several_ranks_go_to_one(first, tmp_path):
