@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import io
 import json
+import tarfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,15 +52,21 @@ class TarSamples:
             yield _batch(taken, names)
 
     def _samples(self) -> Iterator[Mapping[str, Any]]:
-        import webdataset
+        """Yield the samples of all shards; each is open only while it is read."""
+        from webdataset import gopen, tariterators
 
-        opened = webdataset.WebDataset(list(self.urls), shardshuffle=False, empty_check=False)
-        try:
-            yield from opened
-        except (OSError, ValueError, EOFError) as error:  # tarfile's own are OSErrors or of these
-            raise CorruptError(
-                f"{self.name}: a shard cannot be read ({error}); mend or remove it"
-            ) from error
+        for url in self.urls:
+            try:
+                with gopen(url) as stream:
+                    files = tariterators.tar_file_expander([{"url": url, "stream": stream}])
+                    yield from tariterators.group_by_keys(files)
+            except FileNotFoundError as error:
+                raise MissingInputError(f"webdataset: {url} is not there") from error
+            except (OSError, ValueError, EOFError, tarfile.TarError) as error:
+                why = error.args[0] if error.args else error  # behind it, the stream
+                raise CorruptError(
+                    f"webdataset: {url} cannot be read ({why}); mend or remove it"
+                ) from error
 
     def _field(self, sample: Mapping[str, Any], what: str) -> bytes:
         for suffix in self.image:
@@ -138,7 +145,9 @@ def webdataset(
 
 
 def _expanded(urls: Iterable[Any]) -> Iterator[str]:
-    for url in map(str, urls):
+    from webdataset.shardlists import expand_urls
+
+    for url in (each for given in urls for each in expand_urls(str(given))):
         if "://" in url or url.startswith("pipe:") or not glob.has_magic(url):
             yield url
             continue
