@@ -21,8 +21,10 @@ from pipeline.store import Store, layout
 from pipeline.store.declaration import declare
 from pipeline.store.importers import origin
 from pipeline.store.importers.labelled import check_labels
+from pipeline.store.importers.linked import ChunkLinks, chunk_links
 from pipeline.store.importers.mapping import Target, Wanted
 from pipeline.store.importers.prepared import Prepared, prepare
+from pipeline.store.place import at
 from pipeline.store.repair import damaged_blocks
 from pipeline.store.writer import SplitWriter
 
@@ -65,6 +67,10 @@ class Imported:
     """Blocks that were there and stayed as they are."""
     left_out: Mapping[str, str]
     """Arrays of the files that were not imported, and why."""
+    adopted: str = ""
+    """The array whose chunk files were linked, not copied."""
+    copied: str = ""
+    """Why none was, where that was asked for."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content as plain values for JSON."""
@@ -83,6 +89,7 @@ def import_split(
     dtype: str | Mapping[str, str] | None = None,
     scores: Mapping[str, str] | None = None,
     resume: bool = False,
+    adopt: bool = False,
     progress: Progress | None = None,
     block_nbytes: int = layout.BLOCK_NBYTES,
     chunk_nbytes: int = layout.CHUNK_NBYTES,
@@ -101,7 +108,9 @@ def import_split(
 
     Memory is a few chunks, whatever the rows; a block is a whole number of them. ``resume`` goes
     on with a split of the same files, and writes damaged blocks again. ``store`` is made where
-    there is none.
+    there is none. ``adopt``: the chunk files of the array with the widest rows, where it is zarr of
+    format 3 that fits as it is, get a second name in the store instead of being copied; they are
+    read once, for their checksums.
 
     Raises :class:`MissingInputError` for what is not there; :class:`DataError` for rows, labels or
     dtypes that do not fit; :class:`ConfigError` for what must be told; :class:`ExistsRefusedError`
@@ -125,6 +134,9 @@ def import_split(
         "block_nbytes": block_nbytes, "chunk_nbytes": min(chunk_nbytes, block_nbytes),
     }  # fmt: skip
     attributes = origin.attributes(found)
+    links, copied = chunk_links(found.targets, at(_place(store))) if adopt else (None, "")
+    if links is not None:
+        sizes = links.sizes(block_nbytes)
     declare(specs, classes=count, rows=found.rows, attributes=attributes, **sizes)
     held = there or Store.create(_place(store))
     with held.lock(split):
@@ -138,7 +150,9 @@ def import_split(
             )
             damaged = []
         waiting = sorted([*writer.missing(), *damaged], key=lambda block: block.index)
-        _write(writer, waiting, {block.index for block in damaged}, found.targets, told)
+        if links is not None and not links.fit(writer.declared):
+            links, copied = None, "the split has chunks of other rows"
+        _write(writer, waiting, {block.index for block in damaged}, found.targets, told, links)
         origin.check_unchanged(found, attributes, split)
     return Imported(
         store=str(_place(store)),
@@ -150,6 +164,8 @@ def import_split(
         mended=len(damaged),
         kept=len(writer.blocks) - len(waiting),
         left_out=found.left_out,
+        adopted=links.name if links is not None and not links.refused else "",
+        copied=copied if links is None else links.refused,
     )
 
 
@@ -159,6 +175,7 @@ def _write(
     damaged: set[int],
     targets: Mapping[str, Target],
     told: Progress,
+    links: ChunkLinks | None,
 ) -> None:
     """Write blocks one after the other; heeds a wish to stop between them."""
     row_nbytes = sum(target.spec.nbytes for target in targets.values())
@@ -166,12 +183,17 @@ def _write(
     for block in blocks:
         stopping.check()
         rows = {name: BlockRows(target, block, told) for name, target in targets.items()}
+        if links is not None:
+            rows[links.name].links = links
         writer.write(block.index, rows, overwrite=block.index in damaged)
     told.end()
 
 
 class BlockRows:
     """The rows of one array of a block, read where the writer slices them."""
+
+    links: ChunkLinks | None = None
+    """The files that hold the rows already, in the chunks of the split."""
 
     def __init__(self, target: Target, block: Block, told: Progress) -> None:
         self.shape = (block.rows, *target.spec.shape)

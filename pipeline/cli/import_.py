@@ -56,6 +56,10 @@ if TYPE_CHECKING:
     "--resume", is_flag=True,
     help="Go on with a split of the same files; blocks that are damaged are written again.",
 )  # fmt: skip
+@click.option(
+    "--adopt", is_flag=True,
+    help="Link the chunk files of zarr where they fit as they are, instead of copying them.",
+)  # fmt: skip
 @progress_option
 @common
 def import_(
@@ -72,6 +76,7 @@ def import_(
     block_size: str | None,
     peek: bool,
     resume: bool,
+    adopt: bool,
     progress: bool,
 ) -> None:
     """Write what files hold into a split: block by block, bit for bit, in constant memory.
@@ -101,7 +106,14 @@ def import_(
         options["block_nbytes"] = _size(block_size)
     with terminal.progress(progress) as watched, stopping.heeded():
         done = importing.import_split(
-            store, split, sources, classes=classes, resume=resume, progress=watched, **options
+            store,
+            split,
+            sources,
+            classes=classes,
+            resume=resume,
+            adopt=adopt,
+            progress=watched,
+            **options,
         )
     _show_done(terminal, done)
 
@@ -150,6 +162,10 @@ def _show_done(terminal: Terminal, done: Imported) -> None:
         f"{done.store}, {done.split}: {done.rows:,} rows, {done.classes:,} classes, "
         f"{size(done.nbytes)}; {blocks}"
     )
+    if done.adopted:
+        terminal.show(f"{done.adopted}: its chunk files were linked, not copied")
+    if done.copied:
+        terminal.show(f"copied: {done.copied}")
     terminal.emit(done.to_dict())
 
 

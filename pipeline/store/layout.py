@@ -180,7 +180,6 @@ def _create(
     store: Any, name: str, spec: ArraySpec, rows: int, chunk_rows: int, *, compress: bool
 ) -> Any:
     dtype = stored_dtype(spec)
-    axes = spec.layout or [str(i + 1) for i in range(len(spec.shape))]
     return zarr.create_array(
         store=store,
         shape=(rows, *spec.shape),
@@ -190,12 +189,18 @@ def _create(
         serializer=BytesCodec(endian="little"),
         compressors=[*([ZstdCodec(level=1)] if compress else []), Crc32cCodec()],
         fill_value={"f": math.nan, "i": -1}.get(dtype.kind, 0),
-        dimension_names=("row", *(f"{name}_{axis}" for axis in axes)),
+        dimension_names=dimension_names(name, spec),
         attributes={"logical_dtype": spec.dtype, "layout": spec.layout},
         zarr_format=3,
         config={"write_empty_chunks": True},
         overwrite=isinstance(store, str),  # a folder may hold what is left of an older creation
     )
+
+
+def dimension_names(name: str, spec: ArraySpec) -> tuple[str, ...]:
+    """Return what the axes of a stored array are called."""
+    axes = spec.layout or [str(i + 1) for i in range(len(spec.shape))]
+    return ("row", *(f"{name}_{axis}" for axis in axes))
 
 
 def open_array(directory: Place, mode: str) -> Any:

@@ -227,8 +227,11 @@ class SplitWriter:
     def _create_array(self, name: str, spec: ArraySpec, given: Array) -> None:
         directory = self._split / name
         chunk_rows = self.declared.chunk_rows[name]
-        sample = layout.encode(given[:chunk_rows], spec)
-        layout.create_array(directory, spec, self.declared.rows or 0, chunk_rows, sample)
+        if (links := getattr(given, "links", None)) is not None:
+            links.create(directory, name)
+        else:
+            sample = layout.encode(given[:chunk_rows], spec)
+            layout.create_array(directory, spec, self.declared.rows or 0, chunk_rows, sample)
         disk.make(directory / "c")
         disk.sync(directory / disk.GROUP_FILE)
         disk.sync_names([directory / disk.GROUP_FILE], top=self._split)
@@ -275,7 +278,10 @@ class SplitWriter:
         def rows_of(piece: slice) -> np.ndarray[Any, Any]:
             return layout.encode(given[piece.start - block.start : piece.stop - block.start], spec)
 
-        if is_local(directory) and _is_raw(directory, spec, size, pieces, array.shape[0]):
+        if (links := getattr(given, "links", None)) is not None:
+            found = zip(files, pieces, strict=True)
+            checksums = [links.put(file, p.start // size, rows_of(p)) for file, p in found]
+        elif is_local(directory) and _is_raw(directory, spec, size, pieces, array.shape[0]):
             raw = RawWriter(directory, spec, size, array.fill_value)
             checksums = raw.write(pieces, rows_of)
         else:

@@ -59,6 +59,13 @@ def zarr_rows(path: Path) -> dict[str, Rows]:
     return found
 
 
+def folder_of(rows: Rows) -> Path | None:
+    """Return the folder of the array whose rows these are; None of other rows."""
+    bands = getattr(rows, "source", None)
+    found = getattr(bands, "source", None)
+    return found.path if isinstance(found, _Array) else None
+
+
 def _named(path: Path) -> Iterator[tuple[str, Rows]]:
     import zarr
 
