@@ -58,6 +58,10 @@ def made(create: Callable[[], Any], weights: str, drop: Sequence[str]) -> Any:
     with torch.random.fork_rng([]):
         torch.manual_seed(SEED)
         module = create()
+    if not isinstance(module, torch.nn.Module):
+        raise ConfigError(
+            f"taps need a torch.nn.Module, the factory made a {type(module).__name__}"
+        )
     if is_file(weights):
         load_into(module, weights, drop)
     elif weights not in (RANDOM, PRETRAINED):

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
-
-from pipeline.errors import ConfigError
 from pipeline.extract.models.making import Taps, finished
 from pipeline.extract.models.making import made as made_of
 from pipeline.extract.models.weights import PRETRAINED
@@ -37,9 +34,5 @@ def load(
     Raises :class:`ConfigError` where it makes no module.
     """
     module = made_of(lambda: build(factory, **(arguments or {})), weights or PRETRAINED, drop)
-    if not isinstance(module, torch.nn.Module):
-        raise ConfigError(
-            f"import {factory!r}: taps need a torch.nn.Module, it made a {type(module).__name__}"
-        )
     where = Taps(taps, layouts, prefix, head, mask, length, pooled)
     return finished(module, where, device, getattr(module, "transform", None), {})

@@ -24,7 +24,7 @@ def load(
     options: Mapping[str, Any] | None = None,
     device: Any = None,
 ) -> Tapped:
-    """Return ``timm.create_model(name, **options)`` with taps and its transform.
+    """Return ``timm.create_model(name, **options)`` with taps and its transform, of ``img_size``.
 
     ``weights`` is a file, ``pretrained``, those that timm has or downloads, or ``random``. Taps
     and what goes with them are those of :func:`pipeline.extract.taps.tapped`; ``drop`` lists how
@@ -53,9 +53,11 @@ def load(
             raise ConfigError(f"options: timm: {name} does not take them ({error})") from error
 
     module = made(create, chosen, drop)
-    transform = data.create_transform(
-        **data.resolve_data_config({}, model=module), is_training=False
-    )
+    side = (options or {}).get("img_size")
+    sides = (side, side) if isinstance(side, int) else side
+    resized = {} if sides is None else {"input_size": (3, *sides)}
+    settings = data.resolve_data_config(resized, model=module)
+    transform = data.create_transform(**settings, is_training=False)
     attributes = {"model": f"timm {name}", "timm_version": timm.__version__}
     where = Taps(taps, layouts, prefix, head, pooled=pooled)
     return finished(module, where, device, transform, attributes)

@@ -12,7 +12,7 @@ from typing import Any
 
 from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.extract.models.making import Taps, check_weights, finished, library, made
-from pipeline.extract.models.weights import PRETRAINED, RANDOM, is_file
+from pipeline.extract.models.weights import PRETRAINED, RANDOM, is_file, kept
 from pipeline.extract.taps import Tapped
 
 FOLDER = "folder"
@@ -63,17 +63,24 @@ def load(
         setattr(config, key, value)
     kind = _class(transformers, architecture or next(iter(config.architectures or ()), None), name)
 
+    if chosen not in (FOLDER, PRETRAINED, RANDOM) and not is_file(chosen):
+        raise ConfigError(f"weights: {chosen!r} is no file, {FOLDER}, {PRETRAINED} or {RANDOM}")
+    state = kept(chosen, drop) if is_file(chosen) else None
+
     def create() -> Any:
-        if chosen == RANDOM or is_file(chosen):
+        if chosen == RANDOM:
             return kind(config)
+        # Names of tensors in files are not always those of the module: transformers turns them.
+        given = local if state is None else {"state_dict": state}
+        place = name if state is None else None
         module, told = _found(
             what,
-            lambda: kind.from_pretrained(name, config=config, output_loading_info=True, **local),
+            lambda: kind.from_pretrained(place, config=config, output_loading_info=True, **given),
         )
         _refuse_unlike(what, told)
         return module
 
-    module = made(create, PRETRAINED if chosen == FOLDER else chosen, drop)
+    module = made(create, chosen if chosen == RANDOM else PRETRAINED, drop if not state else ())
     attributes = {
         "model": f"transformers {kind.__name__}",
         "transformers_version": transformers.__version__,
@@ -131,10 +138,13 @@ def _class(transformers: Any, architecture: str | None, name: str) -> Any:
 
 
 def _refuse_unlike(what: str, told: Mapping[str, Any]) -> None:
+    wrong = []
     for key in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if names := sorted(map(str, told.get(key, ()))):
             shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-            raise DataError(
-                f"{what}: the weights have {len(names)} {key.replace('_', ' ')} ({shown}); choose "
-                "the architecture that they were saved from"
-            )
+            wrong.append(f"{len(names)} {key.replace('_', ' ')} ({shown})")
+    if wrong:
+        raise DataError(
+            f"{what}: the weights have {', '.join(wrong)}; choose the architecture that they were "
+            "saved from"
+        )

@@ -61,17 +61,22 @@ def read(path: str | Path) -> dict[str, torch.Tensor]:
     return {str(name): tensor for name, tensor in found.items()}
 
 
-def load_into(module: Any, path: str | Path, drop: Sequence[str] = ()) -> None:
-    """Give a module the weights of a file; every name and shape has to be there.
-
-    Names that begin with one of ``drop`` are left out of the file. Raises :class:`DataError` with
-    how many names are missing, unexpected or of another shape, and the first of them.
-    """
-    given, own = read(path), module.state_dict()
+def kept(path: str | Path, drop: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Return the tensors of a file, without names that begin with one of ``drop``."""
+    given = read(path)
     for start in drop:
         if not any(name.startswith(start) for name in given):
             raise ConfigError(f"drop: no name in {path} begins with {start!r}")
-    given = {name: each for name, each in given.items() if not name.startswith(tuple(drop))}
+    return {name: each for name, each in given.items() if not name.startswith(tuple(drop))}
+
+
+def load_into(module: Any, path: str | Path, drop: Sequence[str] = ()) -> None:
+    """Give a module the weights of a file; every name and shape has to be there.
+
+    Raises :class:`DataError` with how many names are missing, unexpected or of another shape, and
+    the first of them.
+    """
+    given, own = kept(path, drop), module.state_dict()
     there = {own[name].data_ptr() for name in given.keys() & own.keys()}
     missing = [name for name in own if name not in given and own[name].data_ptr() not in there]
     unexpected = [name for name in given if name not in own]
