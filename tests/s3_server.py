@@ -198,7 +198,7 @@ class _Handler(BaseHTTPRequestHandler):
         owner.note(self.command, self.path.partition("?")[0], len(body))
         return None
 
-    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = hand_on
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = hand_on  # noqa: N815
 
 
 @pytest.fixture(scope="session")

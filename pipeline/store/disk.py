@@ -135,6 +135,8 @@ def read_attributes(directory: Place) -> dict[str, Any]:
     path = directory / GROUP_FILE
     try:
         text = path.read_text(encoding="utf-8")
+    except MissingInputError:  # there is not even a bucket
+        raise
     except (FileNotFoundError, NotADirectoryError):
         raise MissingInputError(f"{directory} is not there, or is not a zarr group") from None
     except ValueError as error:

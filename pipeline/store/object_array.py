@@ -61,7 +61,7 @@ class ArrayObjects(ObjectStore):  # type: ignore[misc]
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield the keys of all objects below."""
-        for found in await asyncio.to_thread((self.place / prefix).keys):
+        for found in await asyncio.to_thread((self.place / prefix).all_below):
             yield found.key[len(self.place.key) :].strip("/")
 
     def list(self) -> AsyncIterator[str]:

@@ -27,6 +27,8 @@ from pipeline.locks import LEASE_SECONDS, MARGIN_SECONDS
 from pipeline.store.object_place import ObjectPlace, Seen
 
 _POLL_SECONDS, _LONGEST_POLL_SECONDS = 0.2, 2.0
+_SAME_SECONDS = 60.0
+"""How far the start of one process may seem apart, as the clock of its machine is set."""
 
 
 @dataclass
@@ -174,7 +176,7 @@ def _runs(known: dict[str, Any]) -> bool:
     try:
         found = psutil.Process(int(known["pid"]))
         dead = found.status() == psutil.STATUS_ZOMBIE
-        return not dead and abs(found.create_time() - float(known["began"])) < 1.0
+        return not dead and abs(found.create_time() - float(known["began"])) < _SAME_SECONDS
     except psutil.NoSuchProcess:
         return False
     except (psutil.Error, KeyError, TypeError, ValueError):

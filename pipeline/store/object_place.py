@@ -166,13 +166,13 @@ class ObjectPlace:
         paths: list[str] = self._ask("below", self.key or None)
         return sorted({path[len(self.key) :].strip("/").partition("/")[0] for path in paths})
 
-    def keys(self) -> list[ObjectPlace]:
+    def all_below(self) -> list[ObjectPlace]:
         """Return every object below, however deep."""
         return [replace(self, key=key) for key in self._ask("all_below", self.key or None)]
 
     def move(self, other: ObjectPlace, last: str) -> Iterator[None]:
         """Copy everything below to another place, yield, and delete it here, ``last`` excepted."""
-        found = self.keys()
+        found = self.all_below()
         each(lambda old: old.copy(other / old.key[len(self.key) + 1 :]), found)
         yield
         each(lambda old: old.unlink(), [old for old in found if old != self / last])
@@ -183,7 +183,7 @@ class ObjectPlace:
 
     def remove_tree(self) -> None:
         """Delete everything below."""
-        each(lambda old: old.unlink(), self.keys())
+        each(lambda old: old.unlink(), self.all_below())
 
     def _ask(self, what: str, key: str | None, *rest: Any) -> Any:
         return object_client.ask(self.scheme, self.bucket, what, key, *rest)

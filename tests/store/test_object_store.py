@@ -81,7 +81,7 @@ def check(split, rows=83, seed=0):
 def objects(url):
     """Return every object below, with its content."""
     root = place.at(url)
-    return {str(one): bytes(one.read_bytes()) for one in root.keys()}
+    return {str(one): bytes(one.read_bytes()) for one in root.all_below()}
 
 
 def files(path):
@@ -122,7 +122,7 @@ def test_what_is_in_a_bucket_is_told(bucket):
     assert not store.has("ood/far/none")
     found = list(examine(store, verify=True))
     assert all(isinstance(one, HeldSplit) and not one.missing for one in found)
-    with pytest.raises(MissingInputError, match="did you mean ood/far/x?"):
+    with pytest.raises(MissingInputError, match=r"did you mean ood/far/x\?"):
         store.split("ood/far/xx")
     assert repr(store) == f"Store('{bucket.store}')"
 
@@ -283,7 +283,7 @@ def test_of_two_writers_of_one_block_the_first_is_kept(bucket):
     manifest.write_record(one._split, records, new=True)
     manifest.write_record(one._split, records, new=True)  # the same rows: nothing is lost
     other = manifest.Record.of(one.blocks[0], 0, {"features": manifest.Stored(1, "bb")})
-    with pytest.raises(ExistsRefusedError, match="one writer at a time.*overwrite=True"):
+    with pytest.raises(ExistsRefusedError, match=r"one writer at a time.*overwrite=True"):
         manifest.write_record(one._split, other, new=True)
 
 
