@@ -168,6 +168,8 @@ class _Work:
                 exist_ok=True, **options,
             )  # fmt: skip
             keep_head(self.store, self.run)
+            if (names := getattr(self.source, "names", None)) is not None:
+                self.store.write_names(name, names)
             wanted = self.share.own(writer.missing())
             self._fill(writer, wanted)
             wrong = self.share.own(damaged(self.store, name)) if self.share.verify else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from difflib import get_close_matches
 from pathlib import Path
@@ -15,6 +15,7 @@ from pipeline.errors import CorruptError, ExistsRefusedError, FeatfoldError, Mis
 from pipeline.store import disk, layout, manifest, object_lock, place
 from pipeline.store.declaration import Declaration, check_version, declare
 from pipeline.store.head import SavedHead, read_head, write_head
+from pipeline.store.names import read_names, write_names
 from pipeline.store.reader import StoredSplit, open_split
 from pipeline.store.writer import REPLACES, SplitWriter
 
@@ -106,6 +107,15 @@ class Store:
     def head(self) -> SavedHead | None:
         """Return the head that is saved with the features, or None."""
         return read_head(self.path)
+
+    def write_names(self, name: str, names: Sequence[str]) -> None:
+        """Save what the rows with ids 0, 1, ... of a split are called, such as image files."""
+        write_names(self.path, name, names)
+
+    def names(self, name: str) -> list[str] | None:
+        """Return what the rows of a split are called, by id, or None where nobody said."""
+        self._check_exists(name)
+        return read_names(self.path, name)
 
     def remove_block(self, name: str, index: int) -> Block:
         """Take a block of a split out for good: see :meth:`SplitWriter.remove`."""

@@ -70,6 +70,7 @@ def test_photographs_are_recognised_and_logits_are_those_of_a_plain_forward(
     with torch.no_grad():
         plain = model(np.stack(images))
     np.testing.assert_allclose(logits, plain["logits"].numpy(), rtol=0, atol=1e-5)
+    assert [store.names("id/test")[i] for i in rows_of(split, "ids")] == list(rows.names)
     features = rows_of(split, "features")
     np.testing.assert_allclose(features, plain["features"].numpy(), rtol=0, atol=1e-4)
     weight, bias = (each.numpy().astype("f8") for each in model.head)
