@@ -179,12 +179,17 @@ def _metric(given: Any, shared: Mapping[str, Any]) -> Metric:
 
 
 def _with_shared(metric: Any, shared: Mapping[str, Any]) -> Metric:
-    """Return a value with the shared options that it leaves at their defaults."""
+    """Return a value with the shared options that it leaves at their defaults.
+
+    One that says its task says what its scores are, too: ``ECE(task="binary")`` is of logits.
+    """
     left = {
         field.name: shared[field.name]
         for field in dataclasses.fields(metric)
         if field.name in shared and getattr(metric, field.name) == field.default
     }
+    if "kind" in left and "task" not in left:
+        del left["kind"]
     return replaced(metric, **left)  # type: ignore[no-any-return]
 
 

@@ -447,6 +447,21 @@ def test_binary_scores_are_probabilities_for_all_that_have_names():
         collection.update(np.array([3.0]), np.array([1]))
 
 
+def test_a_value_that_says_its_task_says_what_its_scores_are():
+    scores, positive = np.array([0.25, 0.75]), np.array([0, 1])
+    odds = np.log(scores / (1 - scores))
+    for metric, given in (
+        ("nll", scores),
+        (ff.metrics.NLL(), scores),
+        (ff.metrics.NLL(task="binary"), odds),
+        (ff.metrics.NLL(task="binary", kind="logits"), odds),
+        (ff.metrics.NLL(task="binary", kind="probabilities"), scores),
+    ):
+        collection = ff.metrics.Collection(metric, task="binary")
+        collection.update(given, positive)
+        assert float(collection.compute()["nll"]) == pytest.approx(-math.log(0.75), rel=1e-14)
+
+
 def test_an_average_that_names_none_is_refused():
     with pytest.raises(ConfigError, match="none is named"):
         ff.metrics.IoU(average=())
