@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from pipeline.engine import Job, Streaming, rehearse
 from pipeline.engine.streaming import Stream
 from pipeline.errors import BudgetError, ConfigError, DataError, FeatfoldError
 from pipeline.inputs import HEAD
-from pipeline.plan import Pass, Projection, check_client, describe, human, parts_of
+from pipeline.plan import Pass, Projection, Work, check_client, describe, human, parts_of
 from pipeline.workplace import Workplace, client_of, projected
 
 FILES = "stream=False: its rows then go through temporary files"
@@ -80,7 +81,8 @@ def streaming(
     """Plan jobs over streams, and return what runs them: nothing is read for it.
 
     ``few`` are the same jobs over streams of few rows, where nobody knows how many there will be.
-    Unless ``workers`` is 1, rows are folded on a thread beside the model.
+    Unless ``workers`` is 1, threads fold beside that of the model, one less than there are workers
+    and as many as memory allows: each folds a block, and chunks of the others wait.
 
     Raises
     ------
@@ -108,8 +110,36 @@ def streaming(
         if projection.nbytes > resources.allowed_nbytes:
             raise _too_large(pass_, projection, resources.allowed_nbytes)
     check_client(*client_of(passes, projections, resources, outcomes))
-    beside = settle("threads", workers, memory).workers > 1
-    return Workplace(Streaming(beside, shrink), None)
+    return Workplace(streaming_of(passes, projections, shrink, workers, memory), None)
+
+
+def streaming_of(
+    passes: Sequence[Pass],
+    projections: Sequence[Projection],
+    shrink: int,
+    workers: int | None,
+    memory: str | int,
+    **rest: Any,
+) -> Streaming:
+    """Return what folds streams, on as many threads as all workers together have memory for."""
+    wanted = settle("threads", workers, memory)
+    if wanted.workers == 1:
+        return Streaming(shrink=shrink, **rest)
+    held = max((p.nbytes for p in projections), default=0)
+    further = max((p.nbytes - p.parts[0].nbytes for p in projections), default=0)  # not reserved
+    ahead = max((_block_nbytes(work) for pass_ in passes for work in pass_.works), default=0)
+    left = wanted.workers * wanted.allowed_nbytes - held
+    more = max(0, min(wanted.workers - 2, left // max(1, further + ahead)))
+    return Streaming(1 + more, more * ahead, shrink, **rest)
+
+
+def _block_nbytes(work: Work) -> int:
+    """Return the bytes of a block of a stream, as it is folded."""
+    if not isinstance(work.split, Stream):
+        return 0
+    specs = [work.split.schema.arrays[name] for name in work.fields]
+    rows = max((block.rows for block in work.split.blocks), default=0)
+    return rows * sum(math.prod(spec.shape) * spec.memory_dtype.itemsize for spec in specs)
 
 
 def _too_large(pass_: Pass, projection: Projection, allowed_nbytes: int) -> BudgetError:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.chunk import Split
-from pipeline.cluster import Cluster, settle
+from pipeline.cluster import Cluster
 from pipeline.config import JobConfig, Source
-from pipeline.engine import Finished, Settings, Streaming, Threads
+from pipeline.engine import Finished, Settings, Threads
 from pipeline.errors import ConfigError
 from pipeline.fill import EXTRACTED_FROM, data_of, manner_of, model_of, said_of
 from pipeline.planning import Planned, Prepared, plan_of
-from pipeline.streams import IN_PROCESS, refusal_of, second_reads
+from pipeline.streams import IN_PROCESS, refusal_of, second_reads, streaming_of
 
 STORED = "a store: run it without --no-store"
 NOWHERE = "none: --no-store"
@@ -77,7 +77,8 @@ def prepared_over(config: JobConfig, streams: Mapping[str, Split]) -> Prepared:
 def plan(config: JobConfig, prepared: Prepared) -> Planned:
     """Return the plan of a job over streams; refuse what would read one of them twice.
 
-    One thread folds, and has all memory but that of the models, which is not planned.
+    One thread that folds must have the memory for it; further ones take what is left. That of the
+    models is not planned.
     """
     here = config.resources.model_copy(update={"cluster": "threads", "workers": 1})
     planned = plan_of(config.model_copy(update={"resources": here}), prepared)
@@ -91,7 +92,9 @@ def cluster_of(
     config: JobConfig, planned: Planned, settings: Settings, cache: Path, finished: Finished
 ) -> Iterator[Cluster]:
     """Yield what folds streams as they come, and splits of a store as usual."""
-    beside = settle("threads", config.resources.workers, config.resources.memory).workers > 1
-    others = Threads(1, cache, settings, finished=finished)
-    execute = Streaming(beside, settings.shrink, finished=finished, others=others)
+    resources = config.resources
+    execute = streaming_of(
+        planned.passes, planned.projections, settings.shrink, resources.workers, resources.memory,
+        finished=finished, others=Threads(1, cache, settings, finished=finished),
+    )  # fmt: skip
     yield Cluster(planned.resources, execute)

@@ -1,20 +1,21 @@
 """Passes over streams: rows that come once, in order, and are nowhere when they were folded.
 
 Whoever makes the rows (a model, say) does so in the calling thread, whose device and random state
-it knows; where that is asked for, one thread beside it folds them meanwhile. Blocks, grains and the
-merge tree are those of stored rows, so the results are the same bits.
+it knows; other threads fold them meanwhile, each a block. Blocks, grains and the merge tree are
+those of stored rows, so the results are the same bits, however many threads there are.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from pipeline import stopping
+from pipeline import arrays, stopping
 from pipeline.arrays import HOST, Place
 from pipeline.chunk import Block, Chunk, Schema, Split
 from pipeline.engine.serial import Execute, merged, run_serial
@@ -44,8 +45,11 @@ class Stream(Protocol):
 class Streaming:
     """Runs passes over streams, one after the other; other splits are left to ``others``."""
 
-    beside: bool = False
-    """Whether a second thread folds while this one makes the rows."""
+    folders: int = 0
+    """Threads that fold, each a block, while this one makes the rows; 0: this one does both."""
+    ahead_nbytes: int = 0
+    """Bytes of chunks that may wait, beside one for each thread: what more than one thread needs,
+    as the rows of the second block come after all of the first."""
     shrink: int = 0
     place: Place = HOST
     finished: Finished | None = None
@@ -61,32 +65,63 @@ class Streaming:
         fields = fields_read(work.split, work.statistics, work.rows)
         step_rows = step_of(work.split, work.statistics, self.shrink)
         with closing(work.split.pieces(fields, step_rows)) as pieces:
-            if self.beside:
-                return self._folded_beside(pass_, work, _heeding(pieces))
-            return self._folded(pass_, work, _heeding(pieces))
+            if not self.folders:
+                return merged(work, self._in_turn(pass_, work, _heeding(pieces)))
+            with ThreadPoolExecutor(self.folders, thread_name_prefix=pass_.name) as pool:
+                waiting = _Waiting(self.ahead_nbytes)
+                try:
+                    folds = self._beside(pass_, work, _heeding(pieces), pool, waiting)
+                    return merged(work, folds)
+                finally:
+                    waiting.leave()
 
-    def _folded_beside(self, pass_: Pass, work: Work, pieces: Pieces) -> Partial:
-        handing = _Handing()
-        with ThreadPoolExecutor(1, thread_name_prefix=pass_.name) as pool:
-            try:
-                folding = pool.submit(handing.take, lambda taken: self._folded(pass_, work, taken))
-                handing.give(pieces)
-            finally:
-                handing.leave()
-            return folding.result()
+    def _in_turn(self, pass_: Pass, work: Work, pieces: Pieces) -> Iterator[Partial]:
+        block = next(pieces, None)
+        while isinstance(block, Block):
+            passing = _Passing(work.split, pieces)
+            yield self._folded(pass_, work, block, passing)
+            block = passing.following
 
-    def _folded(self, pass_: Pass, work: Work, pieces: Pieces) -> Partial:
-        return merged(work, self._folds(pass_, work, _Passing(work.split, pieces)))
+    def _beside(
+        self,
+        pass_: Pass,
+        work: Work,
+        pieces: Pieces,
+        pool: ThreadPoolExecutor,
+        waiting: _Waiting,
+    ) -> Iterator[Partial]:
+        """Yield the partials of the blocks in order, which so many threads fold."""
+        flying: deque[Future[Partial]] = deque()
+        channel: _Channel | None = None
 
-    def _folds(self, pass_: Pass, work: Work, passing: _Passing) -> Iterator[Partial]:
-        while passing.block is not None:
-            block = passing.block
-            partial = fold(
-                work.statistics, passing, block, work.rows, self.place, shrink=self.shrink
-            )
-            if self.finished is not None:
-                self.finished(pass_, work, Block(block.index, block.start, passing.stop))
-            yield partial
+        def fold_block(block: Block, taken: _Channel) -> Partial:
+            with closing(taken):
+                return self._folded(pass_, work, block, _Passing(work.split, taken.chunks()))
+
+        for piece in pieces:
+            for failed in (each for each in flying if each.done() and each.exception()):
+                failed.result()
+            if isinstance(piece, Chunk):
+                assert channel is not None
+                channel.put(piece)
+                del piece  # its rows, before the next are made
+                continue
+            if channel is not None:
+                channel.end()
+            if len(flying) == self.folders:
+                yield flying.popleft().result()
+            channel = _Channel(waiting)
+            flying.append(pool.submit(fold_block, piece, channel))
+        if channel is not None:
+            channel.end()
+        while flying:
+            yield flying.popleft().result()
+
+    def _folded(self, pass_: Pass, work: Work, block: Block, passing: _Passing) -> Partial:
+        partial = fold(work.statistics, passing, block, work.rows, self.place, shrink=self.shrink)
+        if self.finished is not None:
+            self.finished(pass_, work, Block(block.index, block.start, block.start + partial.rows))
+        return partial
 
 
 def _heeding(pieces: Pieces) -> Pieces:
@@ -99,17 +134,12 @@ def _heeding(pieces: Pieces) -> Pieces:
 
 
 class _Passing:
-    """The block of a stream that is on its way, as a split that can be read."""
+    """A block of a stream that is on its way, as a split that can be read."""
 
     def __init__(self, split: Split, pieces: Pieces) -> None:
         self.split, self.pieces = split, pieces
-        self.stop = 0
-        """Row after the last one that was read."""
-        self.block: Block | None = None
-        """What is to be read next; None at the end."""
-        first = next(pieces, None)
-        assert first is None or isinstance(first, Block)
-        self.block = first
+        self.following: Block | None = None
+        """The block that came after this one."""
 
     @property
     def name(self) -> str:
@@ -139,12 +169,10 @@ class _Passing:
         self, block: Block, fields: frozenset[str], step_rows: int | None = None
     ) -> Iterator[Chunk]:
         """Yield the chunks up to the next block."""
-        self.block = None
         for piece in self.pieces:
             if isinstance(piece, Block):
-                self.block = piece
+                self.following = piece
                 return
-            self.stop = piece.stop
             yield piece
             del piece  # its rows, before the next are made
 
@@ -161,50 +189,70 @@ class _Passing:
         return None
 
 
-class _Handing:
-    """One piece at a time from the thread that makes them to the one that folds them."""
+class _Waiting:
+    """How much waits to be folded, in all blocks together."""
 
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._piece: Block | Chunk | None = None
-        self._ended = self._left = self._taken = False
-
-    def give(self, pieces: Pieces) -> None:
-        """Hand over all pieces, as long as somebody takes them."""
-        for piece in pieces:
-            with self._changed:
-                self._changed.wait_for(lambda: self._piece is None or self._taken)
-                if self._taken:
-                    return
-                self._piece = piece
-                self._changed.notify_all()
-            del piece  # its rows, before the next are made
-        self._ended = True
+    def __init__(self, limit_nbytes: int) -> None:
+        self.limit_nbytes, self.nbytes = limit_nbytes, 0
+        self.changed = threading.Condition()
+        self.left = False
+        """Whether nothing more will come: the thread that makes the rows has ended."""
 
     def leave(self) -> None:
-        """Have the taker end: with what it was given, if that was all."""
+        """Have those who fold end, should they wait for more."""
+        with self.changed:
+            self.left = True
+            self.changed.notify_all()
+
+
+class _Channel:
+    """The chunks of one block, from the thread that makes them to the one that folds them."""
+
+    def __init__(self, waiting: _Waiting) -> None:
+        self._waiting, self._changed = waiting, waiting.changed
+        self._chunks: deque[Chunk] = deque()
+        self._ended = self._taken = False
+
+    def put(self, chunk: Chunk) -> None:
+        """Have a chunk wait, as soon as there is room; it is dropped where nobody takes any."""
+        nbytes = arrays.nbytes(chunk.arrays)
+        total = self._waiting
         with self._changed:
-            self._left = True
+            self._changed.wait_for(
+                lambda: (
+                    self._taken or not self._chunks or total.nbytes + nbytes <= total.limit_nbytes
+                )
+            )
+            if not self._taken:
+                self._chunks.append(chunk)
+                total.nbytes += nbytes
+                self._changed.notify_all()
+
+    def end(self) -> None:
+        """Say that the block is complete."""
+        with self._changed:
+            self._ended = True
             self._changed.notify_all()
 
-    def take(self, fold_all: Callable[[Pieces], Partial]) -> Partial:
-        """Return what ``fold_all`` makes of the pieces."""
-        try:
-            return fold_all(self._pieces())
-        finally:
-            with self._changed:
-                self._taken, self._piece = True, None
-                self._changed.notify_all()
+    def close(self) -> None:
+        """Say that nobody takes any more, so that nobody waits for it."""
+        with self._changed:
+            self._taken = True
+            self._waiting.nbytes -= sum(arrays.nbytes(chunk.arrays) for chunk in self._chunks)
+            self._chunks.clear()
+            self._changed.notify_all()
 
-    def _pieces(self) -> Pieces:
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield all chunks, each as soon as it is there."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._piece is not None or self._left)
-                if self._left and not self._ended:
+                self._changed.wait_for(lambda: self._chunks or self._ended or self._waiting.left)
+                if self._waiting.left:
                     raise StoppedError("the stream broke off")  # its own thread says why
-                piece, self._piece = self._piece, None
+                if not self._chunks:
+                    return
+                chunk = self._chunks.popleft()
+                self._waiting.nbytes -= arrays.nbytes(chunk.arrays)
                 self._changed.notify_all()
-            if piece is None:
-                return
-            yield piece
-            del piece
+            yield chunk
+            del chunk
