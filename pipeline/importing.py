@@ -150,8 +150,8 @@ def import_split(
             )
             damaged = []
         waiting = sorted([*writer.missing(), *damaged], key=lambda block: block.index)
-        if links is not None and not links.fit(writer.declared):
-            links, copied = None, "the split has chunks of other rows"
+        if links is not None and (why := links.misfit(writer.declared, held.path / split)):
+            links, copied = None, why
         _write(writer, waiting, {block.index for block in damaged}, found.targets, told, links)
         origin.check_unchanged(found, attributes, split)
     return Imported(

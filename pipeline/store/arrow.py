@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,14 +53,18 @@ def opened_parquet(path: Path) -> Any:
     )
 
 
-def row_type(field: Any, first: Any) -> RowType:
-    """Return what the rows of a field are, by its type and by the first row (an array of one)."""
+def row_type(field: Any, read_first: Callable[[], Any]) -> RowType:
+    """Return what the rows of a field are, by its type; lists have the lengths of the first row.
+
+    ``read_first`` gives it, as an array of one, and is called where it is needed.
+    """
     types = importlib.import_module("pyarrow.types")
     kind, lengths, tensor = field.type, list[int](), tuple[int, ...]()
+    first = read_first() if _is_of_any_length(types, kind) else None
     while True:
         if hasattr(kind, "storage_type"):
-            tensor = _tensor_shape(kind)
-            kind, first = kind.storage_type, getattr(first, "storage", first)
+            tensor, kind = _tensor_shape(kind), kind.storage_type
+            first = getattr(first, "storage", first)
             continue
         if types.is_fixed_size_list(kind):
             lengths.append(kind.list_size)
@@ -68,17 +72,26 @@ def row_type(field: Any, first: Any) -> RowType:
             lengths.append(_longest(first))
         else:
             break
-        kind, first = kind.value_type, first.flatten()
+        kind, first = kind.value_type, None if first is None else first.flatten()
     dtype = _numpy_dtype(kind)
     shape = tensor if tensor and math.prod(tensor) == math.prod(lengths) else tuple(lengths)
     return RowType(tuple(lengths), shape, dtype)
+
+
+def _is_of_any_length(types: Any, kind: Any) -> bool:
+    """Tell whether the rows of a type are lists, or hold lists, whose length it does not say."""
+    if hasattr(kind, "storage_type"):
+        return _is_of_any_length(types, kind.storage_type)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return True
+    return bool(types.is_fixed_size_list(kind)) and _is_of_any_length(types, kind.value_type)
 
 
 def _tensor_shape(kind: Any) -> tuple[int, ...]:
     """Return the shape of tensors in C order, () of others and of what is no tensor."""
     shape = tuple(getattr(kind, "shape", ()))
     order = list(getattr(kind, "permutation", None) or range(len(shape)))
-    return shape if order == sorted(order) else ()
+    return shape if order == sorted(order) and None not in shape else ()
 
 
 def _longest(lists: Any) -> int:

@@ -33,8 +33,8 @@ def plain(path, x=X, chunks=(7, 4, 6), codecs=None, **options):
 
 def adopted(tmp_path, source, **options):
     return ff.import_split(
-        tmp_path / "s.zarr", "id/train", source, adopt=True, block_nbytes=2000,
-        **{**OPTIONS, **options},
+        tmp_path / "s.zarr", "id/train", source,
+        **{**OPTIONS, "adopt": True, "block_nbytes": 2000, **options},
     )  # fmt: skip
 
 
@@ -164,6 +164,27 @@ def test_an_adoption_goes_on_and_mends(tmp_path):
     assert done.adopted == "features"
     assert done.written >= 1
     assert read(tmp_path)[0].tobytes() == X.tobytes()
+
+
+def test_what_was_begun_by_copying_goes_on_by_copying(tmp_path):
+    source = plain(tmp_path / "g", codecs=CODECS["zstd"])
+    adopted(tmp_path, source, adopt=False, chunk_nbytes=7 * 96)
+    (tmp_path / "s.zarr/id/train/manifest/block-00001/zarr.json").unlink()
+    done = adopted(tmp_path, source, resume=True)
+    assert (done.adopted, done.written) == ("", 1)
+    assert "begun with other codecs" in done.copied
+    assert read(tmp_path)[0].tobytes() == X.tobytes()
+
+
+def test_what_was_begun_by_linking_goes_on_by_copying(tmp_path):
+    source = plain(tmp_path / "g", codecs=CODECS["crc32c"])
+    before = contents(source)
+    adopted(tmp_path, source)
+    (tmp_path / "s.zarr/id/train/manifest/block-00001/zarr.json").unlink()
+    done = adopted(tmp_path, source, adopt=False, resume=True)
+    assert (done.adopted, done.copied, done.written) == ("", "", 1)
+    assert read(tmp_path)[0].tobytes() == X.tobytes()
+    assert contents(source) == before
 
 
 def test_the_command_says_which(capsys, tmp_path):

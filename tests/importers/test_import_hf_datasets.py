@@ -89,6 +89,13 @@ def test_a_state_that_names_files_elsewhere_or_none(tmp_path):
             FORMAT.arrays(tmp_path / "ds")
 
 
+def test_arrays_of_any_first_length_are_rows_where_they_agree(tmp_path):
+    kind = datasets.Features({"x": datasets.Array2D((None, 4), "float32")})
+    rows = datasets.Dataset.from_dict({"x": list(X)}, features=kind)
+    rows.save_to_disk(tmp_path / "ds")
+    assert FORMAT.arrays(tmp_path / "ds")["x"][:].tobytes() == X.tobytes()
+
+
 def test_classes_that_are_not_known_stay_below_zero(tmp_path):
     rows = datasets.Dataset.from_dict(
         {"label": [0, -1, 1]},

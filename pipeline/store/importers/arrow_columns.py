@@ -36,7 +36,7 @@ def column_rows(table: Table) -> Mapping[str, Rows]:
 
 
 def _rows(table: Table, field: Any) -> Rows:
-    kind = row_type(field, table.first(field.name))
+    kind = row_type(field, lambda: table.first(field.name))
     shape = (table.rows, *kind.shape)
     if kind.dtype.kind not in "biuf":
         why = f"{table.path}, column {field.name!r} holds {field.type}; expected numbers"

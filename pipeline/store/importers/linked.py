@@ -26,6 +26,9 @@ from pipeline.store.importers.shards import Shards
 from pipeline.store.importers.zarr_arrays import V3, folder_of
 from pipeline.store.place import is_local
 
+CHUNK_KEYS = ("chunk_grid", "chunk_key_encoding", "codecs", "data_type")
+"""What says how the rows of a chunk lie in its file."""
+
 
 class ChunkLinks:
     """The chunk files of one array, and its metadata."""
@@ -41,9 +44,14 @@ class ChunkLinks:
         chunk_nbytes = self.chunk_rows * self.spec.nbytes
         return {"chunk_nbytes": chunk_nbytes, "block_nbytes": max(block_nbytes, chunk_nbytes)}
 
-    def fit(self, declared: Declaration) -> bool:
-        """Tell whether a split has the same chunks."""
-        return declared.chunk_rows[self.name] == self.chunk_rows
+    def misfit(self, declared: Declaration, split: Path) -> str:
+        """Say why the chunks of a split, begun perhaps by copying, are others, or nothing."""
+        if declared.chunk_rows[self.name] != self.chunk_rows:
+            return f"the split has chunks of other rows than {self.name}"
+        there = _metadata(split / self.name)
+        if any(there.get(key, self._found[key]) != self._found[key] for key in CHUNK_KEYS):
+            return f"the split was begun with other codecs than those of {self.name}"
+        return ""
 
     def create(self, directory: Path, name: str) -> None:
         """Write the metadata of the array in the store: the same chunks, under our attributes."""
