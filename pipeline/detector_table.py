@@ -32,6 +32,8 @@ from pipeline.synthetic import SyntheticSplit
 
 ROWS, TOKENS, D, K = 50_000, 49, 1024, 1000
 """The shape that states are given for."""
+RUNS = 10
+"""Runs of a model whose logits a probe wrote."""
 FEW_TOKENS, FEW_D, FEW_K = 4, 16, 5
 """A shape that has the same passes in no time."""
 BEGIN = "<!-- detectors: written by python -m pipeline.detector_table, do not edit -->"
@@ -93,17 +95,18 @@ def entry(name: str) -> Entry:
             )
     detector = _usual(name, FEW_K)
     weights = _needs_weights(detector)
-    few = _schema_split(FEW_TOKENS, FEW_D, FEW_K)
+    probed = detectors.probed_of(cls)
+    few = _schema_split(FEW_TOKENS, FEW_D, FEW_K, probed)
     passes, scorer = _rehearsed(detector, few, weights=weights)
     statistics = [s for pass_ in passes for s in pass_]
     fields = {f for s in statistics for f in s.fields} | fields_of(*scorer.views)
     many = _large_passes(_usual(name, K), weights=weights, single=len(passes) < 2)
     states = {s for pass_ in many for s in pass_ if not isinstance(s, Rows)}
-    schema = _schema_split(TOKENS, D, K).schema
+    schema = _schema_split(TOKENS, D, K, probed).schema
     banks = {s for pass_ in many for s in pass_ if isinstance(s, Rows)}
     return Entry(
         name, cls.paper, cls.formula,
-        (*(f for f in ARRAYS if f in fields), *((WEIGHTS,) if weights else ())),
+        (*(f for f in (*ARRAYS, *probed) if f in fields), *((WEIGHTS,) if weights else ())),
         len(passes),
         len(_rehearsed(detector, few, lda=True)[0]),
         _independent(detector, few, weights),
@@ -160,17 +163,22 @@ def _usual(name: str, classes: int) -> Detector:
 
 def _needs_weights(detector: Detector) -> bool:
     try:
-        _rehearsed(detector, _schema_split(FEW_TOKENS, FEW_D, FEW_K))
+        probed = detectors.probed_of(type(detector))
+        _rehearsed(detector, _schema_split(FEW_TOKENS, FEW_D, FEW_K, probed))
     except ConfigError:  # stored logits are not enough
         return True
     return False
 
 
-def _schema_split(tokens: int, d: int, k: int) -> DeclaredSplit:
+def _schema_split(tokens: int, d: int, k: int, probed: Mapping[str, str]) -> DeclaredSplit:
+    """Return a split of some shape, with arrays that probes wrote by the axes of their rows."""
+    axes = {"S": RUNS, "K": k, "D": d}
+    shapes = {name: tuple(axes[each] for each in letters) for name, letters in probed.items()}
     arrays = {
         "features": ArraySpec((tokens, d), "float32", "TD"),
         "logits": ArraySpec((k,), "float32", "K"),
         "labels": ArraySpec((), "int64"),
+        **{name: ArraySpec(shape, "float32", probed[name]) for name, shape in shapes.items()},
     }
     return DeclaredSplit.of("id/train", arrays, classes=k, rows=ROWS)
 
@@ -245,7 +253,7 @@ def _large_passes(detector: Detector, *, weights: bool, single: bool) -> list[se
 
     What the first pass asks for depends on no result: only further ones are rehearsed for it.
     """
-    split = _schema_split(TOKENS, D, K)
+    split = _schema_split(TOKENS, D, K, detectors.probed_of(type(detector)))
     job = _job(detector, split, _head(split, weights=weights, lda=False))
     if not single:
         return [_asked(pass_) for pass_ in rehearse({"it": job})[0]]

@@ -14,7 +14,7 @@ from pipeline.chunk import Schema, Split
 from pipeline.content import replaced
 from pipeline.detectors import Chosen, overrides, plain
 from pipeline.engine import Job, Trace, Turns
-from pipeline.errors import CorruptError, DataError, UnknownNameError
+from pipeline.errors import CorruptError, DataError, MissingInputError, UnknownNameError
 from pipeline.inputs import HEAD
 from pipeline.procedure import TRAIN, Detector, Scorer
 from pipeline.scoring import decisions_of, scores_of, thresholds_of
@@ -69,7 +69,13 @@ class FittedDetector:
     def accept(self, split: Split) -> None:
         """Raise :class:`DataError` for rows of another layout or model than those of the fit."""
         schema = split.schema
-        for name in sorted(schema.touched(fields_of(*self.scorer.views))):
+        try:
+            touched = schema.touched(fields_of(*self.scorer.views))
+        except MissingInputError:
+            for view in self.scorer.views:
+                view.shape(schema)  # a view may know what writes its array
+            raise
+        for name in sorted(touched):
             if name not in self.schema.arrays:
                 continue  # a mask: the fit may have had tokens without one
             ours, theirs = self.schema.spec(name), schema.spec(name)

@@ -24,7 +24,7 @@ LAYERS = (
     ("statistics", "gather", "batches"),
     ("procedure",),
     ("heads", "bank", "quantiles"),
-    ("subspace", "shaping"),
+    ("subspace", "shaping", "disagreement"),
     ("detectors", "metrics", "running"),
     ("synthetic", "fold", "sweeps", "choice"),
     ("pooled",),

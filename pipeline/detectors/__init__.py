@@ -132,6 +132,11 @@ def presets_of(cls: type[Any]) -> dict[str, dict[str, Any]]:
     return {name: dict(options) for name, options in presets.items()}
 
 
+def probed_of(cls: type[Any]) -> dict[str, str]:
+    """Return the arrays of a detector that a probe of the model writes, with their axes: "K"."""
+    return dict(getattr(cls, "probed", {}))
+
+
 def overrides(detector: Any, preset: str, fit_split: str = "") -> dict[str, Any]:
     """Return the options, and the fit split, that differ from a preset, or from the defaults."""
     usual = presets_of(type(detector)).get(preset, {})

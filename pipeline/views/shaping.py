@@ -89,14 +89,14 @@ class Pruned:
 
     def _shaped(self, x: Array) -> Array:
         xp = arrays.namespace(x)
-        kept = _largest(x, self.kept)
+        kept = largest(x, self.kept)
         pruned = xp.where(kept, x, xp.zeros_like(x))
         if self.how == "p":
             return pruned
         if self.how == "b":
             mean = xp.sum(x, axis=1, keepdims=True) / self.kept
             return xp.where(kept, mean, xp.zeros_like(x))
-        return (x if self.how == "scale" else pruned) * xp.exp(_ratios(x, pruned))[:, None]
+        return (x if self.how == "scale" else pruned) * xp.exp(ratios(x, pruned))[:, None]
 
 
 @value
@@ -128,8 +128,8 @@ class ActivationRatio:
     def _ratio(self, x: Array) -> Array:
         xp = arrays.namespace(x)
         positive = xp.where(x > 0, x, xp.zeros_like(x))
-        kept = _largest(positive, self.kept)
-        return _ratios(positive, xp.where(kept, positive, xp.zeros_like(x)))
+        kept = largest(positive, self.kept)
+        return ratios(positive, xp.where(kept, positive, xp.zeros_like(x)))
 
 
 @value
@@ -178,7 +178,7 @@ def check_percentile(name: str, percentile: float, most: float = 100.0) -> None:
         )
 
 
-def _largest(x: Array, k: int) -> Array:
+def largest(x: Array, k: int) -> Array:
     """Tell which entries (n, d) are the k largest of their row; of equal ones, the first."""
     xp = arrays.namespace(x)
     least = arrays.top_k(x, k)[:, -1:]
@@ -188,7 +188,7 @@ def _largest(x: Array, k: int) -> Array:
     return above | (tied & (xp.cumulative_sum(xp.astype(tied, xp.int64), axis=1) <= left))
 
 
-def _ratios(x: Array, pruned: Array) -> Array:
+def ratios(x: Array, pruned: Array) -> Array:
     """Return the sum (n,) of rows over that of their largest entries, without overflow."""
     xp = arrays.namespace(x)
     whole, part = xp.sum(x, axis=1), xp.sum(pruned, axis=1)

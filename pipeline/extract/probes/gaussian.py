@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from pipeline.extract.probes.gradients import (
 from pipeline.extract.probes.pooling import pooled_of
 from pipeline.extract.probes.probing import Base, Probed, probed
 from pipeline.store import artifacts
-from pipeline.views import Pooled
 
 DETECTOR = "mahalanobis_odin"
 
@@ -112,21 +111,31 @@ class MahalanobisProbe:
 
 def _gaussians(fitted: Any) -> tuple[str, str, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return the features, the digest, and whitening, origin and means of a fitted detector."""
-    given = fitted
-    if isinstance(given, (str, Path)):
-        given, _ = artifacts.load(given)
-    scorer = getattr(given, "scorer", given)
-    if isinstance(scorer, dict):
-        scorer = getattr(scorer.get(DETECTOR), "scorer", scorer.get(DETECTOR))
-    clean = getattr(scorer, "clean", None)
-    if clean is None:
+    given = artifacts.load(fitted)[0] if isinstance(fitted, (str, Path)) else fitted
+    found = set(_scorers(given))
+    if len(found) != 1:
         raise ConfigError(
             f"fitted: expected a fitted {DETECTOR}, or the folder of one, got "
-            f"{type(given).__name__}: fit it first, by ff.fit('{DETECTOR}', ...), on features "
-            "without this probe"
+            f"{len(found) or 'none'} in {_shown(fitted)}: fit it first, by ff.fit('{DETECTOR}', "
+            "...), on features without this probe"
         )
-    assert isinstance(clean.of, Pooled)
-    (name,) = clean.of.fields
-    arrays = (clean.basis.array, clean.origin.array, scorer.means.array)
-    tensors = (torch.tensor(each, dtype=torch.float64) for each in arrays)
+    (scorer,) = found
+    (name,) = scorer.clean.fields
+    basis, origin = scorer.clean.basis.array, scorer.clean.origin.array
+    tensors = (torch.tensor(x, dtype=torch.float64) for x in (basis, origin, scorer.means.array))
     return name, digest(scorer), *tensors
+
+
+def _scorers(given: Any) -> Iterator[Any]:
+    """Yield the scorers with Gaussians of clean features that a fit, or what it saved, holds."""
+    if hasattr(given, "clean"):
+        yield given
+    elif hasattr(given, "scorer"):
+        yield from _scorers(given.scorer)
+    elif isinstance(given, (Mapping, tuple)):
+        for each in given.values() if isinstance(given, Mapping) else given:
+            yield from _scorers(each)
+
+
+def _shown(fitted: Any) -> str:
+    return str(fitted) if isinstance(fitted, (str, Path)) else f"a {type(fitted).__name__}"
