@@ -53,6 +53,16 @@ def test_an_absent_class_keeps_its_label(images, tmp_path):
     assert named.labels.tolist() == [0]
     with pytest.raises(DataError, match="sub-folders that are no classes: class10; classes are a"):
         folder(str(tmp_path / "test"), classes=["a", "b"])
+    for name in ("007", "12"):
+        save(tmp_path / "numbered" / name / "x.png")
+    numbered = folder(str(tmp_path / "numbered"), classes=100)
+    assert numbered.labels.tolist() == [7, 12]
+    assert numbered.attributes["class_names"][:2] == ["0", "1"]
+    with pytest.raises(DataError, match="no labels below 12, each once: 12;"):
+        folder(str(tmp_path / "numbered"), classes=12)
+    save(tmp_path / "numbered" / "7" / "x.png")
+    with pytest.raises(DataError, match="no labels below 13, each once: "):
+        folder(str(tmp_path / "numbered"), classes=13)
     with pytest.raises(ConfigError, match="each once"):
         folder(str(tmp_path / "test"), classes=["class10", "class10"])
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ConfigError, DataError, MissingInputError
-from pipeline.extract.data.images import Preparation, preparation, stacked, unlike
+from pipeline.extract.data.images import Preparation, preparation, stacked
 from pipeline.extract.sources import Batch
 from pipeline.store.importers.shards import natural
 
@@ -73,7 +73,8 @@ def folder(
 
     Each sub-folder is a class, with the images at any depth below it, and labels follow the natural
     order of their names. ``classes`` fixes that order, where a class may be absent: a list of
-    names, or the path of another folder whose sub-folders they are. Without ``labelled`` (by
+    names, or the path of another folder whose sub-folders they are; as a number k, sub-folders are
+    named by their labels, 0 to k - 1, with any leading zeros. Without ``labelled`` (by
     default, where images lie in the folder itself) all images below have label -1.
 
     Images are turned as their EXIF data say and become RGB; ``transform`` makes a row of one PIL
@@ -106,10 +107,10 @@ def folder(
             raise ConfigError("classes: images that are not labelled have none; leave it out")
         names = sorted(_images(root), key=natural)
         return _made(path, root, names, [-1] * len(names), [], prepared)
-    order = _order(path, below, classes)
-    grouped = [sorted(_images(root / each, f"{each}/"), key=natural) for each in order]
+    order, places = _order(path, below, classes)
+    grouped = [sorted(_images(root / each, f"{each}/"), key=natural) for each in places]
     names = [name for group in grouped for name in group]
-    labels = [label for label, group in enumerate(grouped) for _ in group]
+    labels = [label for label, group in zip(places.values(), grouped, strict=True) for _ in group]
     return _made(path, root, names, labels, order, prepared)
 
 
@@ -128,24 +129,37 @@ def _made(
     return ImageFolder(str(path), root, names, np.asarray(labels, np.int64), order, prepared)
 
 
-def _order(path: str, below: list[str], classes: Any) -> list[str]:
-    """Return the classes in the order of their labels."""
+def _order(path: str, below: list[str], classes: Any) -> tuple[list[str], dict[str, int]]:
+    """Return the classes in the order of their labels, and the label of each sub-folder."""
+    if isinstance(classes, int) and not isinstance(classes, bool):
+        return [str(label) for label in range(classes)], _numbered(path, below, classes)
     if classes is None:
-        return below
-    if isinstance(classes, str):
+        order = below
+    elif isinstance(classes, str):
         if not Path(classes).is_dir():
             raise MissingInputError(f"classes: {classes} is not there, or is no folder")
         order = _sub_folders(Path(classes))
     else:
         order = [str(name) for name in classes]
-    if len(set(order)) != len(order) or not order:
+    if len(set(order)) != len(order) or (classes is not None and not order):
         raise ConfigError(f"classes: expected names, each once, got {classes!r}")
-    if strange := unlike(below, order):
+    if strange := [name for name in below if name not in set(order)]:
         raise DataError(
             f"folder: {path} has sub-folders that are no classes: {', '.join(strange[:5])}; "
             f"classes are {', '.join(order[:5])}{', ...' if len(order) > 5 else ''}"
         )
-    return order
+    return order, {name: label for label, name in enumerate(order) if name in set(below)}
+
+
+def _numbered(path: str, below: list[str], classes: int) -> dict[str, int]:
+    labels = {name: int(name) for name in below if name.isdecimal() and int(name) < classes}
+    if len(labels) < len(below) or len(set(labels.values())) < len(labels):
+        strange = [name for name in below if name not in labels] or below
+        raise DataError(
+            f"folder: {path} has sub-folders that are no labels below {classes}, each once: "
+            f"{', '.join(strange[:5])}; name the classes, by classes: [NAME, ...]"
+        )
+    return labels
 
 
 def _sub_folders(root: Path) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,12 +147,6 @@ def stacked(rows: Sequence[Any], names: Sequence[str]) -> Any:
 
         return torch.stack(list(rows))
     return np.stack([np.asarray(row) for row in rows])
-
-
-def unlike(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return the names that are not among those known, in order."""
-    there = set(known)
-    return [name for name in names if name not in there]
 
 
 def _pillow(name: str) -> Any:
