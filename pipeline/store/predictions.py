@@ -20,12 +20,16 @@ from pipeline.store.coded import CODEC_FACTOR
 from pipeline.store.file_arrays import opened_arrays
 from pipeline.store.file_rows import FileRows
 from pipeline.store.importers.npz import DeflatedRows
+from pipeline.store.importers.shards import Shards
+from pipeline.store.importers.sliced import SlicedRows
 from pipeline.store.mask_folder import MaskFolders, holds_masks
 from pipeline.store.memory import BLOCK_NBYTES, CHUNK_NBYTES
 from pipeline.store.objects import Objects, is_lazy, object_rows
 from pipeline.tasks import check_task
 
 PREDICTIONS = "predictions"
+IN_FILES = (FileRows, DeflatedRows, SlicedRows, Shards)
+"""Rows that workers open themselves, by name."""
 MOST_CHUNKS = 2**16
 """Chunks of a block at most: small rows make blocks of many."""
 
@@ -197,7 +201,7 @@ class PredictionSplit:
 
     def _in_memory(self, name: str) -> bool:
         array = self._arrays[name]
-        return not (is_lazy(array) or isinstance(array, (FileRows, DeflatedRows)))
+        return not (is_lazy(array) or isinstance(array, IN_FILES))
 
     def _step(self, step_rows: int | None) -> int:
         if step_rows is not None and step_rows < 1:

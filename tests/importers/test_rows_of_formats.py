@@ -19,6 +19,7 @@ import torch
 import zarr
 
 from pipeline.errors import ConfigError, CorruptError, DataError, MissingInputError
+from pipeline.store import open_predictions
 from pipeline.store.importers import Unreadable, format_of, logical_dtype
 
 N, T, D = 103, 3, 4
@@ -276,3 +277,21 @@ def test_text_is_listed_and_refused_by_name(tmp_path):
         assert isinstance(arrays["name"], Unreadable)
         with pytest.raises(DataError, match=r"name.*expected numbers"):
             arrays["name"][0:1]
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5 in chunks", "torch", "arrow", "feather"])
+def test_metrics_read_them_in_place_and_workers_are_sent_names(tmp_path, monkeypatch, kind):
+    name, write = FORMATS[kind]
+    path = tmp_path / name
+    write(path)
+    monkeypatch.setattr("pipeline.store.predictions.BLOCK_NBYTES", 640)
+    split = open_predictions(f"{path}/labels", f"{path}/labels", classes=5)
+    sent = [pickle.dumps(split.only(block)) for block in split.blocks]
+    assert len(sent) > 2
+    assert max(map(len, sent)) < 2000
+    found = [
+        chunk["labels"].copy()
+        for block, one in zip(split.blocks, sent, strict=True)
+        for chunk in pickle.loads(one).read(block, {"labels"}, 10)
+    ]
+    same(np.concatenate(found), ARRAYS["labels"])
