@@ -51,7 +51,10 @@ class Quiet:
 
 @dataclass
 class Stage:
-    """A part of a job: what is to be done, in bytes or another unit, and what was done."""
+    """A part of a job: what is to be done, in bytes or another unit, and what was done.
+
+    A total of 0 rows is one that nobody knows: rows come from a stream.
+    """
 
     name: str
     total: int
@@ -64,8 +67,15 @@ class Stage:
         """Done of total, from 0 to 1."""
         return self.done / self.total if self.total else 1.0
 
+    @property
+    def is_endless(self) -> bool:
+        """Whether nobody knows the total."""
+        return not self.total and self.unit != BYTES
+
     def amounts(self) -> str:
         """Done of total, for people."""
+        if self.is_endless:
+            return self._amount(self.done)
         return f"{self._amount(self.done)} of {self._amount(self.total)}"
 
     def pace(self, now: float) -> str:
@@ -73,8 +83,10 @@ class Stage:
         seconds = now - self.began
         if not self.done or seconds <= 0:
             return "starting"
+        rate = self.done / seconds
+        shown = f"{self._amount(rate) if self.unit == BYTES else f'{rate:.3g} {self.unit}'}/s"
         left = seconds * (1 - self.share) / self.share
-        return f"{self._amount(self.done / seconds)}/s, {duration(max(0.0, left))} left"
+        return shown if self.is_endless else f"{shown}, {duration(max(0.0, left))} left"
 
     def verdict(self, now: float) -> str:
         """What was done in which time."""
@@ -108,7 +120,8 @@ class Lines:
             stage.done += nbytes
             if now - self._spoke >= EVERY_SECONDS:
                 self._spoke = now
-                self.say(f"{stage.name}: {stage.share:.0%}, {stage.amounts()}, {stage.pace(now)}")
+                share = "" if stage.is_endless else f"{stage.share:.0%}, "
+                self.say(f"{stage.name}: {share}{stage.amounts()}, {stage.pace(now)}")
 
     def end(self) -> None:
         """Say how long the stage took."""

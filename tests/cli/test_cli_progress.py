@@ -37,6 +37,22 @@ def test_a_log_gets_a_line_every_half_minute():
     ]
 
 
+def test_a_stream_has_a_rate_and_no_end():
+    said, clock = [], Clock()
+    lines = Lines(said.append, clock)
+    lines.begin("extract id/train", 0, "images")
+    clock.seconds = 30.0
+    lines.advance(90)
+    clock.seconds = 60.0
+    lines.advance(37_000)
+    lines.end()
+    assert said == [
+        "extract id/train: 90 images, 3 images/s",
+        "extract id/train: 37090 images, 618 images/s",
+        "extract id/train: 37090 images in 1 min 00 s",
+    ]
+
+
 def test_other_units_and_empty_stages():
     said, clock = [], Clock()
     lines = Lines(said.append, clock)
@@ -54,7 +70,7 @@ def test_other_units_and_empty_stages():
     lines.end()
     assert said == [
         "extract id/train: 0%, 0 rows of 80 rows, starting",
-        "extract id/train: 25%, 20 rows of 80 rows, 0 rows/s, 4 min 00 s left",
+        "extract id/train: 25%, 20 rows of 80 rows, 0.25 rows/s, 4 min 00 s left",
         "extract id/train: 20 rows in 1 min 20 s",
         "score: 100%, 0 B of 0 B, starting",
         "score: 0 B in 40.0 s",
