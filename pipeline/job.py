@@ -17,7 +17,7 @@ from pipeline.chunk import Block, Split
 from pipeline.cluster import open_cluster, parse_nbytes
 from pipeline.config import JobConfig, load
 from pipeline.content import digest
-from pipeline.engine import PARTIALS, Execute, Settings, Trace, pending, run_jobs
+from pipeline.engine import PARTIALS, Execute, Settings, Streaming, Trace, pending, run_jobs
 from pipeline.errors import ConfigError
 from pipeline.evaluation import Evaluation
 from pipeline.facts import Facts
@@ -124,12 +124,11 @@ def _run_unstored(
     began = time.perf_counter()
     with unstored.streams_of(config) as streams:
         prepared = unstored.prepared_over(config, streams)
-        planned = unstored.plan(config, prepared)
-        planned.check()
+        planned, streaming = unstored.plan(config, prepared)
         told.say("no store: features go straight into the statistics; models are not in the plan")
         with _alone(config, None) as held:
             return _run(
-                config, prepared, planned, command, told, None, None, held, began, stored=False
+                config, prepared, planned, command, told, None, None, held, began, streaming
             )
 
 
@@ -178,8 +177,7 @@ def _run(
     earlier: Fitted | None,
     held: locks.Held,
     began: float,
-    *,
-    stored: bool = True,
+    streaming: Streaming | None = None,
 ) -> Done:
     cache = cache_directory(config.resources.cache, config.store)
     files.sweep(cache)
@@ -194,8 +192,8 @@ def _run(
     with (
         stopping.heeded(),
         open_cluster(planned.resources, cache, settings, finished)
-        if stored
-        else unstored.cluster_of(config, planned, settings, cache, finished) as cluster,
+        if streaming is None
+        else unstored.cluster_of(planned, streaming, cache, finished) as cluster,
     ):
         told.say(f"runs on {cluster.resources.label} ({planned.resources.why})")
         if cluster.dashboard_url:
@@ -225,7 +223,7 @@ def _run(
         run=directory.name,
         command=command,
         config_text=config.resolved(),
-        store=config.store if stored else unstored.NOWHERE,
+        store=config.store if streaming is None else unstored.NOWHERE,
         seconds=time.perf_counter() - began,
         roles=_roles(prepared, outcomes),
         trace=trace,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pipeline.cluster import settle
@@ -11,7 +12,16 @@ from pipeline.engine import Job, Streaming, rehearse
 from pipeline.engine.streaming import Stream
 from pipeline.errors import BudgetError, ConfigError, DataError, FeatfoldError
 from pipeline.inputs import HEAD
-from pipeline.plan import Pass, Projection, Work, check_client, describe, human, parts_of
+from pipeline.plan import (
+    Part,
+    Pass,
+    Projection,
+    Work,
+    check_client,
+    describe,
+    human,
+    parts_of,
+)
 from pipeline.workplace import Workplace, client_of, projected
 
 FILES = "stream=False: its rows then go through temporary files"
@@ -131,6 +141,17 @@ def streaming_of(
     left = wanted.workers * wanted.allowed_nbytes - held
     more = max(0, min(wanted.workers - 2, left // max(1, further + ahead)))
     return Streaming(1 + more, more * ahead, shrink, **rest)
+
+
+def with_folders(projections: Sequence[Projection], execute: Streaming) -> list[Projection]:
+    """Return the memory of passes with what further threads that fold, and what waits, take."""
+    further = max(0, execute.folders - 1)
+    found = []
+    for projection in projections:
+        each = projection.nbytes - projection.parts[0].nbytes
+        parts = (Part("further folds", further * each), Part("waiting", execute.ahead_nbytes))
+        found.append(replace(projection, parts=(*projection.parts, *(parts if further else ()))))
+    return found
 
 
 def _block_nbytes(work: Work) -> int:

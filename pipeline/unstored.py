@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pipeline.chunk import Split
 from pipeline.cluster import Cluster
 from pipeline.config import JobConfig, Source
-from pipeline.engine import Finished, Settings, Threads
+from pipeline.engine import Finished, Streaming, Threads
 from pipeline.errors import ConfigError
 from pipeline.fill import EXTRACTED_FROM, data_of, manner_of, model_of, said_of
 from pipeline.planning import Planned, Prepared, plan_of
-from pipeline.streams import IN_PROCESS, refusal_of, second_reads, streaming_of
+from pipeline.streams import IN_PROCESS, refusal_of, second_reads, streaming_of, with_folders
 
 STORED = "a store: run it without --no-store"
 NOWHERE = "none: --no-store"
@@ -74,27 +75,28 @@ def prepared_over(config: JobConfig, streams: Mapping[str, Split]) -> Prepared:
     return Prepared(config, streams, dict(streams))
 
 
-def plan(config: JobConfig, prepared: Prepared) -> Planned:
-    """Return the plan of a job over streams; refuse what would read one of them twice.
+def plan(config: JobConfig, prepared: Prepared) -> tuple[Planned, Streaming]:
+    """Return the plan of a job over streams, and what runs it; refuse a second read of any.
 
     One thread that folds must have the memory for it; further ones take what is left. That of the
     models is not planned.
     """
-    here = config.resources.model_copy(update={"cluster": "threads", "workers": 1})
+    asked = config.resources
+    here = asked.model_copy(update={"cluster": "threads", "workers": 1})
     planned = plan_of(config.model_copy(update={"resources": here}), prepared)
-    if asked := second_reads(planned.passes, list(config.detectors)):
-        raise refusal_of(asked, STORED)
-    return planned
+    if again := second_reads(planned.passes, list(config.detectors)):
+        raise refusal_of(again, STORED)
+    planned.check()
+    execute = streaming_of(
+        planned.passes, planned.projections, planned.settings.shrink, asked.workers, asked.memory
+    )
+    return replace(planned, projections=with_folders(planned.projections, execute)), execute
 
 
 @contextmanager
 def cluster_of(
-    config: JobConfig, planned: Planned, settings: Settings, cache: Path, finished: Finished
+    planned: Planned, execute: Streaming, cache: Path, finished: Finished
 ) -> Iterator[Cluster]:
     """Yield what folds streams as they come, and splits of a store as usual."""
-    resources = config.resources
-    execute = streaming_of(
-        planned.passes, planned.projections, settings.shrink, resources.workers, resources.memory,
-        finished=finished, others=Threads(1, cache, settings, finished=finished),
-    )  # fmt: skip
-    yield Cluster(planned.resources, execute)
+    others = Threads(1, cache, planned.settings, finished=finished)
+    yield Cluster(planned.resources, replace(execute, finished=finished, others=others))

@@ -25,7 +25,7 @@ from pipeline.extract.temporary import ExtractedSplit
 from pipeline.machine import peak_rss_nbytes, reset_peak, rss_nbytes
 from pipeline.plan import human
 from pipeline.store.file_rows import FileRows
-from pipeline.streams import second_reads
+from pipeline.streams import second_reads, streaming_of, with_folders
 from pipeline.workplace import client_of, projected
 
 LOOK_SECONDS = 0.1
@@ -189,12 +189,15 @@ def _planned(
     split: Any = StreamedSplit(shape, iter(()))
     passes = fitting.passes_of(fitting.jobs_of(detectors, split))
     streamed = second_reads(passes, list(detectors)) is None
+    threads = 1 if streamed else workers
     if not streamed:
         passes = fitting.passes_of(fitting.jobs_of(detectors, files))
-    threads = 1 if streamed else workers  # that fold
     resources = settle("threads", threads)
-    projections, _ = projected(passes, resources)
+    projections, shrink = projected(passes, resources)
     client, _ = client_of(passes, projections, resources)
+    if streamed:
+        execute = streaming_of(passes, projections, shrink, workers, "auto")
+        projections = with_folders(projections, execute)
     return threads * max(each.nbytes for each in projections) + client.nbytes, streamed
 
 
