@@ -17,7 +17,7 @@ import numpy as np
 from pipeline.chunk import Schema
 from pipeline.collection import Collection
 from pipeline.content import digest, replaced
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.metrics import name_of
 from pipeline.procedure import Metric
 from pipeline.report.class_table import ClassTable, class_table
@@ -52,7 +52,14 @@ class Kept:
         Raises :class:`ConfigError` for a metric that needs what was not kept.
         """
         passes = metric.passes(self.schema)
-        asked = next(passes)
+        try:
+            asked = next(passes)
+        except MissingInputError as error:
+            held = ", ".join(sorted(self.schema.arrays))
+            raise ConfigError(
+                f"{name_of(metric)} does not follow from {self.where}, whose batches held {held}; "
+                "it can be asked for in training"
+            ) from error
         try:
             passes.send({key: self._answer(metric, request) for key, request in asked.items()})
         except StopIteration as stop:
