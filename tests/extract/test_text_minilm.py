@@ -17,6 +17,7 @@ from pipeline.extract.sources import Batch
 from pipeline.store import Store
 from pipeline.views import Pooled
 
+README = Path(__file__).parents[2] / "README.md"
 LENGTH, D, ROWS = 64, 384, 60
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 4e-6}
 """In float32 the model itself rounds by 1e-6 otherwise in a batch than alone."""
@@ -41,7 +42,7 @@ def tokenizer(folder):
 @pytest.fixture(scope="module")
 def sentences():
     """English sentences of this project's own README."""
-    text = re.sub(r"```.*?```|[|`*#\[\]]", " ", Path("README.md").read_text(), flags=re.DOTALL)
+    text = re.sub(r"```.*?```|[|`*#\[\]]", " ", README.read_text(), flags=re.DOTALL)
     found = [" ".join(each.split()) for each in re.split(r"(?<=[.:;])\s", text)]
     chosen = [each for each in found if re.match(r"[A-Z].{10,}", each)][:ROWS]
     assert len(chosen) == ROWS
