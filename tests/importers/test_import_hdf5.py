@@ -1,5 +1,8 @@
 """HDF5: datasets by path, chunks decompressed once, and what is no rows of numbers."""
 
+import subprocess
+import sys
+
 import h5py
 import numpy as np
 import pytest
@@ -86,6 +89,54 @@ def test_without_datasets_or_with_one_huge_chunk(tmp_path):
     with pytest.raises(DataError, match="holds no datasets with rows"):
         FORMAT.arrays(tmp_path / "empty.h5")
     with h5py.File(tmp_path / "huge.h5", "w") as file:
-        file.create_dataset("x", (2**20, 256), "f4", chunks=(2**20, 256))
+        x = file.create_dataset("x", (2**20, 256), "u4", chunks=(2**20, 256))
+        assert x.id.get_num_chunks() == 0
     why = FORMAT.arrays(tmp_path / "huge.h5")["x"].why
     assert "chunks of 1,048,576 rows, 1,073,741,824 bytes" in why
+
+
+def test_rows_that_lie_elsewhere_or_were_never_written_are_not_made_up(tmp_path):
+    with h5py.File(tmp_path / "other.h5", "w") as file:
+        file["x"] = X
+    virtual = h5py.VirtualLayout(shape=(50, 6), dtype="f4")
+    virtual[:] = h5py.VirtualSource(tmp_path / "other.h5", "x", shape=(50, 6))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_virtual_dataset("virtual", virtual)
+        file.create_dataset("raw", (3,), "f4", external=[("/etc/hostname", 0, 12)])
+        begun = file.create_dataset("begun", (50, 6), "f4", chunks=(10, 3))
+        begun[:30] = 1
+        labels = file.create_dataset("labels", (50,), "i8", chunks=(10,), fillvalue=-1)
+        labels[:10] = 1
+    found = FORMAT.arrays(tmp_path / "a.h5")
+    assert "lies in other files" in found["virtual"].why
+    assert "lies in other files" in found["raw"].why
+    assert "lacks 4 of 10 chunks, whose rows read as the fill value 0.0" in found["begun"].why
+    assert found["labels"][5:15].tolist() == [1] * 5 + [-1] * 5
+
+
+WRITING = """
+import sys, h5py
+with h5py.File(sys.argv[1], "a"):
+    print("open", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_file_that_is_being_written_is_waited_for(path):
+    command = [sys.executable, "-c", WRITING, str(path)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "open\n"
+        with pytest.raises(DataError, match="is open for writing elsewhere; wait"):
+            FORMAT.arrays(path)
+        process.communicate("")
+    assert FORMAT.arrays(path)
+
+
+def test_labels_of_other_rows_write_nothing(tmp_path):
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["features"], file["labels"] = X, np.arange(49)
+    with pytest.raises(DataError, match=r"the same number of rows.*features: 50, labels: 49"):
+        ff.import_split(tmp_path / "s", "id/train", tmp_path / "a.h5", classes=50)
+    assert not (tmp_path / "s").exists()

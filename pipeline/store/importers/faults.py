@@ -18,7 +18,7 @@ def told(path: Path, *damage: type[Exception], where: str = "") -> Iterator[None
     """Make clear errors of what a library raises for a file; ``damage`` is its own besides OSError.
 
     Raises :class:`MissingInputError` for a file that is not there, :class:`DataError` for one that
-    may not be read, :class:`CorruptError` otherwise; ``where`` says which part of it was read.
+    may not be read now, :class:`CorruptError` otherwise; ``where`` says which part of it was read.
     """
     part = f", {where}," if where else ""
     faults: tuple[type[Exception], ...] = (OSError, *damage)
@@ -31,6 +31,10 @@ def told(path: Path, *damage: type[Exception], where: str = "") -> Iterator[None
     except PermissionError as error:
         raise DataError(
             f"{path} may not be read (permission denied); let your user read it: chmod +r"
+        ) from error
+    except BlockingIOError as error:
+        raise DataError(
+            f"{path} is open for writing elsewhere; wait until it is finished there"
         ) from error
     except faults as error:
         why = " ".join(str(error).split())[:300]

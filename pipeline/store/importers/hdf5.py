@@ -63,12 +63,8 @@ def hdf5_rows(path: Path) -> dict[str, Rows]:
 def _rows(path: Path, name: str, node: Any) -> Rows:
     shape, dtype = tuple(node.shape), native(node.dtype)
     what = f"{path}, {name}"
-    if dtype.kind not in "biuf":
-        why = f"{what} holds {'text' if dtype.kind in 'OSTU' else dtype}; expected numbers"
-        return Unreadable(why, shape, dtype)
-    if is_packed(node.attrs):
-        why = f"{what} is packed by scale_factor and add_offset; save the numbers themselves"
-        return Unreadable(why, shape, dtype)
+    if why := _unfit(node, dtype):
+        return Unreadable(f"{what} {why}", shape, dtype)
     row_nbytes = math.prod(shape[1:]) * dtype.itemsize
     band_rows = node.chunks[0] if node.chunks else 1
     try:
@@ -76,6 +72,28 @@ def _rows(path: Path, name: str, node: Any) -> Rows:
     except DataError as error:
         return Unreadable(str(error), shape, dtype)
     return SlicedRows(source, shape, dtype)
+
+
+def _unfit(node: Any, dtype: np.dtype[Any]) -> str:
+    """Say why a dataset has no rows of numbers of its own, or nothing."""
+    if dtype.kind not in "biuf":
+        return f"holds {'text' if dtype.kind in 'OSTU' else dtype}; expected numbers"
+    if is_packed(node.attrs):
+        return "is packed by scale_factor and add_offset; save the numbers themselves"
+    if node.is_virtual or node.external:
+        return "lies in other files, and rows of those that are gone would be made up; import them"
+    lacking = _chunks(node) - node.id.get_num_chunks() if node.chunks and dtype.kind == "f" else 0
+    if lacking > 0:
+        return (
+            f"lacks {lacking:,} of {_chunks(node):,} chunks, whose rows read as the fill value "
+            f"{node.fillvalue}; finish writing it"
+        )
+    return ""
+
+
+def _chunks(node: Any) -> int:
+    """Return how many chunks a dataset has once all are written."""
+    return math.prod(-(-n // size) for n, size in zip(node.shape, node.chunks, strict=True))
 
 
 FORMAT = Importer("hdf5", SUFFIXES, has_suffix(*SUFFIXES), hdf5_rows)
