@@ -14,8 +14,8 @@ import torch
 import zarr
 
 D, STEP = 1024, 512
-SMALL, LARGE = 8 * STEP, 64 * STEP  # 16 MiB and 128 MiB
-GROWTH_NBYTES = 48 * 2**20
+SMALL, LARGE = 8 * STEP, 32 * STEP  # 16 MiB and 64 MiB
+GROWTH_NBYTES = 24 * 2**20
 """Rows of one read, chunks on their way, and pages that stay mapped for a while."""
 
 MEASURE = """

@@ -22,8 +22,8 @@ from pipeline.store.importers.sliced import SlicedRows
 from pipeline.store.layout import BFLOAT16, DTYPES
 
 SUFFIXES = (".pt", ".pth")
-PIECE_NBYTES = 8 * 2**20
-HELD_NBYTES = 32 * 2**20
+PIECE_NBYTES = 4 * 2**20
+HELD_NBYTES = 16 * 2**20
 """Bytes that are read before the file is opened anew."""
 SAVE = 'save tensors alone: torch.save({"features": features, "labels": labels}, path)'
 NUMPY = {dtype: dtype for dtype in DTYPES} | {BFLOAT16: "uint16"}
