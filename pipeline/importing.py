@@ -7,6 +7,7 @@ for that. Blocks that are committed stay as they are, so an import that was stop
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,6 +25,7 @@ from pipeline.store.importers.labelled import check_labels
 from pipeline.store.importers.linked import ChunkLinks, chunk_links
 from pipeline.store.importers.mapping import Target, Wanted
 from pipeline.store.importers.prepared import Prepared, prepare
+from pipeline.store.importers.shards import Shards
 from pipeline.store.place import at
 from pipeline.store.repair import damaged_blocks
 from pipeline.store.writer import SplitWriter
@@ -122,21 +124,33 @@ def import_split(
     layout.check_split_name(split)
     told = progress or Silent()
     there = _opened(store)
-    known = there is not None and split in there.splits()
-    if there is not None and known and not resume:
+    if there is not None and split in there.splits() and not resume:
         _refuse_existing(there, split)
     wanted = Wanted(arrays, layouts or {}, _dtypes(dtype), scores or {})
     found = prepare([files] if isinstance(files, (str, Path)) else list(files), wanted, labels)
+    sizes = {"block_nbytes": block_nbytes, "chunk_nbytes": min(chunk_nbytes, block_nbytes)}
+    with closing(found):
+        return _import(store, there, split, found, classes, told, sizes, adopt)
+
+
+def _import(
+    store: Store | str | Path,
+    there: Store | None,
+    split: str,
+    found: Prepared,
+    classes: int | None,
+    told: Progress,
+    sizes: dict[str, Any],
+    adopt: bool,
+) -> Imported:
+    known = there is not None and split in there.splits()
     count = _classes(there, classes, split, found)
     check_labels(found.targets, count, split, told.say)
     specs = {name: target.spec for name, target in found.targets.items()}
-    sizes: dict[str, Any] = {
-        "block_nbytes": block_nbytes, "chunk_nbytes": min(chunk_nbytes, block_nbytes),
-    }  # fmt: skip
     attributes = origin.attributes(found)
     links, copied = chunk_links(found.targets, at(_place(store))) if adopt else (None, "")
     if links is not None:
-        sizes = links.sizes(block_nbytes)
+        sizes = links.sizes(sizes["block_nbytes"])
     declare(specs, classes=count, rows=found.rows, attributes=attributes, **sizes)
     held = there or Store.create(_place(store))
     with held.lock(split):
@@ -144,6 +158,8 @@ def import_split(
             writer = held.writer(split)
             origin.check_same(held, split, attributes, writer.declared, specs, found.rows, count)
             damaged = _damaged(held, split, writer, told)
+            if writer.missing() or damaged:
+                _check_files(found)
         else:
             writer = held.create_split(
                 split, specs, classes=count, rows=found.rows, attributes=attributes, **sizes
@@ -249,6 +265,13 @@ def _classes(store: Store | None, given: int | None, split: str, found: Prepared
         f"{'and labels run from 0 on' if 'labels' in found.targets else 'as there are no labels'}"
         f"{seen}"
     )
+
+
+def _check_files(found: Prepared) -> None:
+    """Have files compared with checksums of their own: not all of their rows are read now."""
+    for target in found.targets.values():
+        if isinstance(target.rows, Shards):
+            target.rows.check()
 
 
 def _damaged(store: Store, split: str, writer: SplitWriter, told: Progress) -> list[Block]:

@@ -210,16 +210,23 @@ def test_labels_of_another_file(folder, refused):
     )
 
 
-def test_compressed_rows_that_are_damaged(folder):
-    np.savez_compressed(folder / "a.npz", features=np.random.default_rng(0).random((4000, 8)))
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("at", [200, 3000, 200_000, -200])
+def test_rows_of_npz_that_are_damaged(folder, save, at):
+    rows = np.random.default_rng(0).random((4000, 8))
+    save(folder / "a.npz", features=rows)
     with zipfile.ZipFile(folder / "a.npz") as file:
-        start = file.infolist()[0].header_offset + 200
+        info = file.infolist()[0]
     content = bytearray((folder / "a.npz").read_bytes())
-    content[start + 3000] ^= 255
+    content[info.header_offset + (at if at > 0 else info.compress_size)] ^= 255
     (folder / "a.npz").write_bytes(bytes(content))
-    with pytest.raises(CorruptError, match=re.escape(str(folder / "a.npz"))):
-        ff.import_split(folder / "s.zarr", "id/train", folder / "a.npz", classes=0)
-    assert Store.open(folder / "s.zarr").writer("id/train").committed == frozenset()
+    sizes = {"chunk_nbytes": 64 * 300, "block_nbytes": 64 * 900}
+    with pytest.raises(DataError, match=re.escape(str(folder / "a.npz"))):
+        ff.import_split(folder / "s.zarr", "id/train", folder / "a.npz", classes=0, **sizes)
+    with pytest.raises(DataError, match=re.escape(str(folder / "a.npz"))):
+        ff.import_split(
+            folder / "s.zarr", "id/train", folder / "a.npz", classes=0, resume=True, **sizes
+        )
 
 
 def test_a_split_that_was_not_imported_is_not_gone_on_with(folder, refused):

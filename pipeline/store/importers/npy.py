@@ -6,6 +6,7 @@ import ast
 import struct
 from collections.abc import Mapping
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -49,7 +50,10 @@ def head(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
     }.get(version)
     if read is None:
         raise ValueError(f"npy format {version}")
-    shape, columns_first, dtype = read(stream)
+    try:
+        shape, columns_first, dtype = read(stream)
+    except (SyntaxError, TokenError, TypeError, KeyError):  # of what numpy parses, as it is
+        raise ValueError("its head is damaged") from None
     if dtype.hasobject:
         raise ValueError("it holds Python objects, not numbers")
     if dtype.names is not None:

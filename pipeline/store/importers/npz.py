@@ -8,8 +8,9 @@ from __future__ import annotations
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import IO, Any
 
 import numpy as np
@@ -24,6 +25,48 @@ LOCAL_HEAD_NBYTES = 30
 """Bytes before the name of a member in a zip file; the last four say how long what follows is."""
 SKIPPED_NBYTES = 2**20
 """Bytes that are unpacked at once to be passed over."""
+
+
+class StoredRows(FileRows):
+    """Rows of an array that lies uncompressed in an npz file.
+
+    Whoever reads all of them in order has them compared with the checksum of the zip file.
+    """
+
+    def __init__(
+        self, path: Path, shape: tuple[int, ...], dtype: np.dtype[Any], start_nbytes: int,
+        head_crc32: int, crc32: int,
+    ) -> None:  # fmt: skip
+        super().__init__(path, shape, dtype, start_nbytes)
+        self._head_crc32, self._expected = head_crc32, crc32
+        self._crc32, self._next, self._lock = head_crc32, 0, Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        place = (self.path, self.shape, self.dtype, self.start_nbytes)
+        return StoredRows, (*place, self._head_crc32, self._expected)
+
+    def read_into(self, out: np.ndarray[Any, Any], start: int) -> None:
+        """Fill a contiguous array from row ``start`` on; raises CorruptError as well."""
+        super().read_into(out, start)
+        with self._lock:
+            if start == 0:
+                self._crc32, self._next = self._head_crc32, 0
+            if start != self._next:
+                return
+            self._crc32 = zlib.crc32(out.reshape(-1).view(np.uint8).data, self._crc32)
+            self._next = start + len(out)
+            if self._next == self.shape[0] and self._crc32 != self._expected:
+                raise CorruptError(
+                    f"{self.path} is damaged (the checksum of its rows is {self._crc32:08x}, "
+                    f"expected {self._expected:08x}); save it again"
+                )
+
+    def check(self) -> None:
+        """Read all rows; raises :class:`CorruptError` where they are not those that were saved."""
+        step = max(1, SKIPPED_NBYTES // max(1, self.row_nbytes))
+        buffer = np.empty((min(step, self.shape[0]), *self.shape[1:]), self.dtype)
+        for start in range(0, self.shape[0], step):
+            self.read_into(buffer[: self.shape[0] - start], start)
 
 
 class DeflatedRows:
@@ -73,10 +116,11 @@ class InOrder:
         self.next = 0
         """The row that comes next."""
         self._path, self._what = rows.path, rows.member
-        with self._told():
-            self._file = zipfile.ZipFile(rows.path)
-            self._stream: IO[bytes] = self._file.open(rows.member)
+        with self._told(), ExitStack() as opened:
+            file = opened.enter_context(zipfile.ZipFile(rows.path))
+            self._stream: IO[bytes] = opened.enter_context(file.open(rows.member))
             head(self._stream)
+            self._opened = opened.pop_all()
 
     def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
         """Read rows; raises :class:`CorruptError` where the file is damaged or ends before."""
@@ -102,8 +146,7 @@ class InOrder:
 
     def close(self) -> None:
         """Close the file."""
-        self._stream.close()
-        self._file.close()
+        self._opened.close()
 
     def _skip(self, nbytes: int) -> None:
         while nbytes:
@@ -142,6 +185,8 @@ def _member(
         with file.open(info) as stream:
             shape, dtype = head(stream)
             head_nbytes = stream.tell()
+        with file.open(info) as stream:
+            head_crc32 = zlib.crc32(stream.read(head_nbytes))
     except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         return Unreadable(f"{path}, {info.filename}: cannot be read ({error})")
     if info.compress_type != zipfile.ZIP_STORED:
@@ -151,7 +196,7 @@ def _member(
         lengths = raw.read(LOCAL_HEAD_NBYTES)[-4:]
     names = int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
     start = info.header_offset + LOCAL_HEAD_NBYTES + names + head_nbytes
-    return FileRows(path, shape, dtype, start)
+    return StoredRows(path, shape, dtype, start, head_crc32, info.CRC)
 
 
 def _arrays(path: Path) -> Mapping[str, Rows]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeline.errors import ConfigError, DataError
 from pipeline.store.file_arrays import opened_array
-from pipeline.store.importers import Rows, Unreadable
+from pipeline.store.importers import Rows, Unreadable, close
 from pipeline.store.importers.mapping import Target, Wanted, selected
 from pipeline.store.importers.shards import Found, Shards, gather
 
@@ -36,6 +36,11 @@ class Prepared:
     def nbytes(self) -> int:
         """Bytes of all rows as stored."""
         return sum(target.nbytes for target in self.targets.values())
+
+    def close(self) -> None:
+        """Let go of files that are open."""
+        for target in self.targets.values():
+            close(target.rows)
 
 
 def prepare(sources: Sequence[str | Path], wanted: Wanted, labels: Any = None) -> Prepared:
