@@ -59,17 +59,18 @@ def fill(
     if not sources:
         return []
     path = config.store
-    store = Store.open(path) if Store.is_at(path) else Store.create(path)
+    store = Store.open(path) if Store.is_at(path) else None
     classes = config.classes or 0  # a job with sources names it: see the configuration
-    waiting = [s for s in sources if not _is_extracted(store, s, classes) or verify]
+    waiting = [s for s in sources if not (store and _is_extracted(store, s, classes)) or verify]
     models: dict[str, Any] = {}
-    done = []
+    made = []  # all of them before the first is extracted: what is missing is told at once
     for source in waiting:
         wanted = source.model.model_dump_json()
         if wanted not in models:
             models[wanted] = model_of(source)
-        done.append(_extract(config, store, source, models[wanted], told, verify, part, workers))
-    return done
+        made.append((source, models[wanted], data_of(source, models[wanted])))
+    store = store or Store.create(path)
+    return [_extract(config, store, *each, told, verify, part, workers) for each in made]
 
 
 def _chosen(config: JobConfig, only: Sequence[str]) -> list[Source]:
@@ -87,6 +88,7 @@ def _extract(
     store: Store,
     source: Source,
     model: Any,
+    rows: Any,
     told: Progress,
     verify: bool,
     part: tuple[int, int] | None,
@@ -95,7 +97,6 @@ def _extract(
     from pipeline.extract.filling import Share, extract_split  # torch is loaded only to extract
 
     began = time.perf_counter()
-    rows = data_of(source, model)
     count = workers or source.workers
     share = Share(count, part, verify, partial(_made, source))
     steps = _Steps(told, f"extract {source.split}", getattr(rows, "unit", "rows"))

@@ -65,6 +65,8 @@ class Stage:
     @property
     def share(self) -> float:
         """Done of total, from 0 to 1."""
+        if self.is_endless:
+            return 0.0
         return self.done / self.total if self.total else 1.0
 
     @property
@@ -84,9 +86,12 @@ class Stage:
         if not self.done or seconds <= 0:
             return "starting"
         rate = self.done / seconds
-        shown = f"{self._amount(rate) if self.unit == BYTES else f'{rate:.3g} {self.unit}'}/s"
+        slow = self.unit != BYTES and rate < 100
+        shown = f"{rate:.3g} {self.unit}/s" if slow else f"{self._amount(rate)}/s"
+        if self.is_endless:
+            return shown
         left = seconds * (1 - self.share) / self.share
-        return shown if self.is_endless else f"{shown}, {duration(max(0.0, left))} left"
+        return f"{shown}, {duration(max(0.0, left))} left"
 
     def verdict(self, now: float) -> str:
         """What was done in which time."""
@@ -154,7 +159,8 @@ class Bars:
         """Start the bar of a stage."""
         with self._lock:
             self._stage = Stage(name, total_nbytes, unit, self._clock())
-            self._bars.add_task(name, total=max(1, total_nbytes), facts=self._stage.amounts())
+            total = None if self._stage.is_endless else max(1, total_nbytes)
+            self._bars.add_task(name, total=total, facts=self._stage.amounts())
 
     def advance(self, nbytes: int) -> None:
         """Move the bar."""
@@ -181,4 +187,5 @@ class Bars:
 
     def _show(self, share: float, facts: str) -> None:
         task = self._bars.tasks[-1]
-        self._bars.update(task.id, completed=share * (task.total or 1), facts=facts)
+        total = task.total if task.total or share < 1 else 1
+        self._bars.update(task.id, total=total, completed=share * (total or 0), facts=facts)

@@ -95,7 +95,7 @@ def extract_split(
         **manner.attributes,
         **(attributes or {}),
     }
-    _check_classes(store, name, told)
+    _check_classes(store, name, told, classes)
     run = Pass(extractor, manner, name, rows.name, (then or {}).get(BATCH_ROWS))
     with extractor.ready():
         if hasattr(rows, "read"):
@@ -228,9 +228,14 @@ def _extractor(model: Extractor | Callable[[Any], Any]) -> Extractor:
     return model if isinstance(model, Extractor) else Extractor(model)
 
 
-def _check_classes(store: Store, name: str, told: Mapping[str, Any]) -> None:
+def _check_classes(store: Store, name: str, told: Mapping[str, Any], classes: int) -> None:
     """Raise :class:`DataError` where labels of two splits would stand for other classes."""
     own = told.get(CLASS_NAMES)
+    if own and len(own) > classes:
+        raise DataError(
+            f"split {name}: {told['source']} has {len(own)} classes, expected {classes} at most: "
+            f"{', '.join(map(str, own[:3]))}, ...; declare as many, or leave out labels"
+        )
     for other in store.splits() if own else ():
         theirs = store.attributes(other).get(CLASS_NAMES)
         if other != name and theirs and list(theirs) != list(own or ()):

@@ -171,7 +171,7 @@ def test_workers_of_a_job_write_the_same(cli, made, environment):
         (["job.yaml", "--workers", "0"], 2, "0 is not in the range x>=1"),
         (["job.yaml", "--set", "sources.0.batch=none"], 2, "a number of rows, or auto, got 'none'"),
         (["job.yaml", "--set", "sources=[]"], 2, "has no sources, which say what to extract"),
-        (["job.yaml", "--set", "sources.0.data={folder: none}"], 4, "none is not there"),
+        (["job.yaml", "--set", "sources.1.data={folder: none}"], 4, "none is not there"),
         (["job.yaml", "--set", "model={import: 'made:modle'}"], 2, "did you mean 'model'?"),
     ],
 )
@@ -179,4 +179,4 @@ def test_mistakes_are_named_and_nothing_is_written(cli, made, arguments, code, w
     ended = cli("extract", *arguments)
     assert (ended.code, ended.out) == (code, "")
     assert words in re.sub(r"\s+", " ", ended.err)
-    assert not (made / "made.zarr/id").exists()
+    assert not (made / "made.zarr").exists()

@@ -64,6 +64,8 @@ def test_a_dataset_becomes_a_split_whose_classes_others_must_share(images, tmp_p
     split = store.split("id/train", verify=True)
     assert rows_of(split, "features")[:, 0].tolist() == list(range(10))
     assert rows_of(split, "ids").tolist() == list(range(100, 90, -1))
+    with pytest.raises(DataError, match="train has 3 classes, expected 2 at most: cat, dog, owl"):
+        extract_split(store, "id/val", first, huggingface(images), classes=2)
     other = huggingface(images, split="test")
     other.attributes["class_names"].reverse()
     with pytest.raises(DataError, match="from label 0 on, labels would stand for other classes"):
