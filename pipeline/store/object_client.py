@@ -199,11 +199,16 @@ def _content_range(client: Any, key: str, start: int, stop: int) -> tuple[Any, i
     try:
         found = _library().get(client, key, options={"range": (start, stop)})
     except Exception as error:
-        if "non-partial response" not in str(error):  # of a web server that knows no ranges
+        said = f"{type(error).__name__} {error}"
+        if not any(words in said for words in _NO_RANGE):
             raise
         whole = _content(client, key)
         return memoryview(whole)[start:stop], len(whole)
     return found.bytes(), int(found.meta["size"])
+
+
+_NO_RANGE = ("non-partial response", "NotSupportedError", "status code: 416")
+"""What is said where a web server knows no ranges, or an object ends before one begins."""
 
 
 def _put(client: Any, key: str, content: Any, mode: Any) -> None:

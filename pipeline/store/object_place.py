@@ -99,14 +99,17 @@ class ObjectPlace:
 
     def check_writable(self) -> None:
         """Raise ConfigError where no store can be written."""
-        if self.is_read_only:
-            raise ConfigError(
-                f"{self} can only be read; write to a folder, or to s3://, gs:// or az://"
-            )
+        self._check_not_read_only()
         if not self.key:
             raise ConfigError(
                 f"{self} is a whole bucket; name a place in it, such as {self}/feats.zarr, as "
                 "locks and replaced stores lie beside a store"
+            )
+
+    def _check_not_read_only(self) -> None:
+        if self.is_read_only:
+            raise ConfigError(
+                f"{self} can only be read; write to a folder, or to s3://, gs:// or az://"
             )
 
     def exists(self) -> bool:
@@ -148,6 +151,7 @@ class ObjectPlace:
         is of that version; both by the service itself, where it can. Found again after a reply was
         lost, what this call wrote is taken for written.
         """
+        self._check_not_read_only()
         mode: Any = "create" if new else over or "overwrite"
         try:
             self._ask("put", self.key, content, mode)
@@ -158,6 +162,7 @@ class ObjectPlace:
 
     def unlink(self, missing_ok: bool = True) -> None:
         """Delete the object; one that is not there is deleted already."""
+        self._check_not_read_only()
         with suppress(FileNotFoundError):
             self._ask("delete", self.key)
 

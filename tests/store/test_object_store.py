@@ -274,6 +274,11 @@ def test_damage_is_found_and_named(bucket):
         with pytest.raises(CorruptError, match=rf"{bucket.store}.*features.*rows"):
             list(split.read(split.blocks[block], frozenset(SPECS)))
     read(split, ("labels", "halves"))  # what is whole can be read
+    last = place.at(bucket.store) / "id/train/halves/c/3/0"
+    last.write_bytes(b"")  # shorter than where the rows that are asked for begin
+    assert [one.what for one in split.verify(["halves"])] == [
+        f"the object has 0 bytes, expected {24 * D * 2 + 4}"
+    ]
 
 
 def test_of_two_writers_of_one_block_the_first_is_kept(bucket):
