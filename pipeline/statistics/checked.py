@@ -6,7 +6,7 @@ For statistics that have no kernel of their own. Temporaries do not grow with th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from pipeline import arrays
 from pipeline.arrays import Array, OutsideClassError
 from pipeline.chunk import Chunk, Schema
 from pipeline.errors import DataError
-from pipeline.statistics.base import kept, rows_named
+from pipeline.statistics.base import fields_of, kept, rows_named
 from pipeline.statistics.elements import (
     check_integers,
     check_shapes,
@@ -70,6 +70,40 @@ class OfElements(Protocol):
     def weights(self) -> View | None:
         """Weights () of rows, floats."""
         ...
+
+
+class Checked:
+    """What statistics of :func:`checked_tiles` have alike: their state is the sum of its parts."""
+
+    @property
+    def additive(self: OfElements) -> bool:
+        """Whether states are whole numbers whose sums merge them."""
+        return self.weights is None
+
+    @property
+    def views(self: OfElements) -> tuple[View, ...]:
+        return views_of(self)
+
+    @property
+    def fields(self: OfElements) -> frozenset[str]:
+        return fields_of(*views_of(self))
+
+    def close(self, state: Any) -> Any:
+        return state
+
+    def merge(self, a: Any, b: Any) -> Any:
+        if not isinstance(a, tuple):
+            return a + b
+        return type(a)(*(x + y for x, y in zip(a, b, strict=True)))
+
+    def finalize(self, state: Any) -> Any:
+        return arrays.map_arrays(arrays.to_host, state)
+
+    def stripes(self, schema: Schema, n: int) -> None:
+        return None
+
+    def join(self, results: Any) -> Any:
+        return results
 
 
 def views_of(statistic: OfElements) -> tuple[View, ...]:

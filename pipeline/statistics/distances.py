@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,13 +11,12 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
-from pipeline.statistics.base import fields_of
-from pipeline.statistics.checked import checked_nbytes, checked_tiles, views_of
+from pipeline.statistics.checked import Checked, checked_nbytes, checked_tiles
 from pipeline.views import Every, Truth, View
 
 
 @value
-class Distances:
+class Distances(Checked):
     """Elements by how far apart their true and predicted classes are, |i - j|: (k,) int64.
 
     Any weight of such distances, and its sum of any size, is computed from them at the end, where
@@ -31,19 +30,6 @@ class Distances:
     ignore: tuple[int, ...] = ()
     weights: View | None = None
     version: ClassVar[int] = 1
-
-    @property
-    def additive(self) -> bool:
-        """Whether states are whole numbers whose sums merge them."""
-        return self.weights is None
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        return views_of(self)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return fields_of(*self.views)
 
     def empty(self, schema: Schema) -> Array:
         return np.zeros(schema.classes, np.int64 if self.weights is None else np.float64)
@@ -70,23 +56,8 @@ class Distances:
             state = arrays.add_into(state, found)
         return state
 
-    def close(self, state: Array) -> Array:
-        return state
-
-    def merge(self, a: Array, b: Array) -> Array:
-        return a + b
-
-    def finalize(self, state: Array) -> Array:
-        return arrays.to_host(state)
-
     def state_nbytes(self, schema: Schema) -> int:
         return 8 * schema.classes
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         return 24 * schema.classes + checked_nbytes(self, schema, rows)
-
-    def stripes(self, schema: Schema, n: int) -> None:
-        return None
-
-    def join(self, results: Any) -> Any:
-        return results

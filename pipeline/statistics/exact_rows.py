@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,15 +11,14 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import ConfigError
-from pipeline.statistics.base import fields_of
-from pipeline.statistics.checked import checked_nbytes, checked_tiles, views_of
+from pipeline.statistics.checked import Checked, checked_nbytes, checked_tiles
 from pipeline.views import Every, Truth, View
 
 WHOLES = ("row", "labels")
 
 
 @value
-class ExactRows:
+class ExactRows(Checked):
     """Wholes that are right in all elements that count, and those with one that counts: (2,) int64.
 
     A whole is a ``row``, or the ``labels`` (first axis after the rows) at one place of a row, whose
@@ -38,19 +37,6 @@ class ExactRows:
     def __post_init__(self) -> None:
         if self.whole not in WHOLES:
             raise ConfigError(f"whole: {self.whole!r} is unknown; choose {', '.join(WHOLES)}")
-
-    @property
-    def additive(self) -> bool:
-        """Whether states are whole numbers whose sums merge them."""
-        return self.weights is None
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        return views_of(self)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return fields_of(*self.views)
 
     def empty(self, schema: Schema) -> Array:
         return np.zeros(2, np.int64 if self.weights is None else np.float64)
@@ -79,23 +65,8 @@ class ExactRows:
             xp.sum(rows) if self.weights is None else xp.sum(xp.astype(rows, xp.float64) * weights)
         )
 
-    def close(self, state: Array) -> Array:
-        return state
-
-    def merge(self, a: Array, b: Array) -> Array:
-        return a + b
-
-    def finalize(self, state: Array) -> Array:
-        return arrays.to_host(state)
-
     def state_nbytes(self, schema: Schema) -> int:
         return 16
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         return checked_nbytes(self, schema, rows)
-
-    def stripes(self, schema: Schema, n: int) -> None:
-        return None
-
-    def join(self, results: Any) -> Any:
-        return results

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
-from pipeline.statistics.base import fields_of
-from pipeline.statistics.checked import checked_nbytes, checked_tiles, views_of
+from pipeline.statistics.checked import Checked, checked_nbytes, checked_tiles
 from pipeline.views import Every, Truth, View
 
 
@@ -48,7 +47,7 @@ class LabelCounts(NamedTuple):
 
 
 @value
-class LabelMarginals:
+class LabelMarginals(Checked):
     """Right and wrong entries of each label of rows (k, ...), which are 0 or 1.
 
     An entry whose true value is one of ``ignore`` does not count. With ``weights``, a view () of
@@ -62,19 +61,6 @@ class LabelMarginals:
     ignore: tuple[int, ...] = ()
     weights: View | None = None
     version: ClassVar[int] = 1
-
-    @property
-    def additive(self) -> bool:
-        """Whether states are whole numbers whose sums merge them."""
-        return self.weights is None
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        return views_of(self)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return fields_of(*self.views)
 
     def empty(self, schema: Schema) -> LabelCounts:
         shape = self.by.shape(schema)
@@ -110,23 +96,8 @@ class LabelMarginals:
             )
         return state
 
-    def close(self, state: LabelCounts) -> LabelCounts:
-        return state
-
-    def merge(self, a: LabelCounts, b: LabelCounts) -> LabelCounts:
-        return LabelCounts(*(x + y for x, y in zip(a, b, strict=True)))
-
-    def finalize(self, state: LabelCounts) -> LabelCounts:
-        return LabelCounts(*(arrays.to_host(x) for x in state))
-
     def state_nbytes(self, schema: Schema) -> int:
         return 32 * schema.classes
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         return 64 * schema.classes + checked_nbytes(self, schema, rows)
-
-    def stripes(self, schema: Schema, n: int) -> None:
-        return None
-
-    def join(self, results: Any) -> Any:
-        return results

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from pipeline import arrays
 from pipeline.arrays import Array
-from pipeline.chunk import Chunk, Schema
+from pipeline.chunk import Schema
 from pipeline.content import Const, value
-from pipeline.statistics.base import fields_of
+from pipeline.statistics.between_edges import BetweenEdges
 from pipeline.statistics.bins import Bins, in_bins
-from pipeline.statistics.scored import both_sides, check_shapes
-from pipeline.statistics.sides import Pending, most_waiting_nbytes, waiting_nbytes
+from pipeline.statistics.scored import check_shapes
+from pipeline.statistics.sides import Pending
 from pipeline.views import Every, IsOOD, View
 
-BIN_NBYTES = 32
 _NONE = np.iinfo(np.int64).max
 """Least key of an empty bin; its greatest is the negative of that."""
 
@@ -29,7 +28,7 @@ class OpenBins(NamedTuple):
 
 
 @value
-class RankHistogram:
+class RankHistogram(BetweenEdges):
     """Counts of negatives and positives between ``edges``, for the scores of a view () or (...).
 
     Edges (b - 1,) are ascending int64 keys of float64 numbers; see :mod:`pipeline.statistics.bins`.
@@ -42,33 +41,14 @@ class RankHistogram:
     positive: View = IsOOD()
     where: View = Every()
     version: ClassVar[int] = 2
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        return (self.of, self.positive, self.where)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return fields_of(*self.views)
-
-    @property
-    def _bins(self) -> int:
-        return int(self.edges.shape[0]) + 1
+    bin_nbytes: ClassVar[int] = 32
+    counting_nbytes: ClassVar[int] = 200
 
     def empty(self, schema: Schema) -> OpenBins:
         check_shapes(self.of, self.positive, schema)
-        negatives, positives = (np.zeros(self._bins, np.int64) for _ in range(2))
-        least, greatest = np.full(self._bins, _NONE), np.full(self._bins, -_NONE)
+        negatives, positives = (np.zeros(self.bins, np.int64) for _ in range(2))
+        least, greatest = np.full(self.bins, _NONE), np.full(self.bins, -_NONE)
         return OpenBins(Bins(negatives, positives, least, greatest))
-
-    def absorb(self, state: OpenBins, chunk: Chunk) -> OpenBins:
-        pending = state.pending.plus(*both_sides(chunk, self.where, self.of, self.positive))
-        state = state._replace(pending=pending)
-        full = pending.nbytes >= most_waiting_nbytes(BIN_NBYTES * self._bins)
-        return self._settled(state) if full else state
-
-    def close(self, state: OpenBins) -> OpenBins:
-        return self._settled(state)
 
     def merge(self, a: OpenBins, b: OpenBins) -> OpenBins:
         return OpenBins(_added(a.bins, b.bins))
@@ -76,24 +56,7 @@ class RankHistogram:
     def finalize(self, state: OpenBins) -> Bins:
         return Bins(*(arrays.to_host(x) for x in state.bins))
 
-    def state_nbytes(self, schema: Schema) -> int:
-        return BIN_NBYTES * self._bins + self._waiting_nbytes(schema)
-
-    def work_nbytes(self, schema: Schema, rows: int) -> int:
-        each = int(np.prod(self.of.shape(schema), dtype=np.int64))
-        return 60 * each * rows + 6 * self._waiting_nbytes(schema) + 200 * self._bins
-
-    def stripes(self, schema: Schema, n: int) -> None:
-        return None
-
-    def join(self, results: Any) -> Any:
-        return results
-
-    def _waiting_nbytes(self, schema: Schema) -> int:
-        each = int(np.prod(self.of.shape(schema), dtype=np.int64))
-        return waiting_nbytes(BIN_NBYTES * self._bins, each * schema.rows)
-
-    def _settled(self, state: OpenBins) -> OpenBins:
+    def settled(self, state: OpenBins) -> OpenBins:
         bins = state.bins
         for positive, several in enumerate(state.pending):
             if several:

@@ -10,8 +10,7 @@ from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
-from pipeline.statistics.base import fields_of
-from pipeline.statistics.checked import checked_nbytes, checked_tiles, views_of
+from pipeline.statistics.checked import Checked, checked_nbytes, checked_tiles
 from pipeline.views import Labelled, Stored, Truth, View
 
 
@@ -34,7 +33,7 @@ class ClassSums(NamedTuple):
 
 
 @value
-class WeightedMarginals:
+class WeightedMarginals(Checked):
     """The sums of weights of what :class:`~pipeline.statistics.Marginals` counts.
 
     ``weights`` is a view () of floats, one for each row and all its elements. Result:
@@ -48,14 +47,6 @@ class WeightedMarginals:
     ignore: tuple[int, ...] = ()
     weights: View = Stored("weights")
     version: ClassVar[int] = 1
-
-    @property
-    def views(self) -> tuple[View, ...]:
-        return views_of(self)
-
-    @property
-    def fields(self) -> frozenset[str]:
-        return fields_of(*self.views)
 
     def empty(self, schema: Schema) -> ClassSums:
         return ClassSums(*(np.zeros(size) for size in (*(schema.classes,) * 3, 1)))
@@ -77,23 +68,8 @@ class WeightedMarginals:
             )
         return state
 
-    def close(self, state: ClassSums) -> ClassSums:
-        return state
-
-    def merge(self, a: ClassSums, b: ClassSums) -> ClassSums:
-        return ClassSums(*(x + y for x, y in zip(a, b, strict=True)))
-
-    def finalize(self, state: ClassSums) -> ClassSums:
-        return ClassSums(*(arrays.to_host(x) for x in state))
-
     def state_nbytes(self, schema: Schema) -> int:
         return 24 * schema.classes + 8
 
     def work_nbytes(self, schema: Schema, rows: int) -> int:
         return 48 * schema.classes + checked_nbytes(self, schema, rows)
-
-    def stripes(self, schema: Schema, n: int) -> None:
-        return None
-
-    def join(self, results: object) -> object:
-        return results

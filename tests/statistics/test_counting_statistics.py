@@ -280,7 +280,7 @@ def test_an_entry_that_is_no_label_is_named() -> None:
 
 def test_a_prediction_that_is_ignored_has_no_distance() -> None:
     data = Data({"labels": np.array([0, 1, 9]), "predictions": np.array([0, 9, 9])}, 2)
-    with pytest.raises(DataError, match=r"\(9,\) are predicted where labels count"):
+    with pytest.raises(DataError, match="9 is predicted where labels count in rows 0-2"):
         drive.fold_all(Distances(Stored("predictions"), ignore=(9,)), data.cut())
     assert drive.fold_all(
         Marginals(Stored("predictions"), by=Stored("labels"), where=Every(), ignore=(9,)),
