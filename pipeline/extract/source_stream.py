@@ -15,7 +15,7 @@ from pipeline.extract.model import declare
 from pipeline.extract.passing import AUTO, Contents, Pass
 from pipeline.extract.sources import Source
 from pipeline.extract.stream import Shape, StreamedSplit
-from pipeline.store import declaration, layout
+from pipeline.store import checksum, declaration, layout
 
 
 def source_stream(
@@ -59,24 +59,36 @@ def source_stream(
         run.split, declared.arrays, classes, declared.step_rows, declared.block_rows,
         run.batch_rows, rows,
     )  # fmt: skip
-    made = StreamedSplit(shape, _batches(run, source, shape, declared.allotted), attributes)
+    seen: dict[int, dict[str, str]] = {}
+    batches = _batches(run, source, shape, declared.allotted, seen)
+    made = StreamedSplit(shape, batches, attributes, seen)
     made.head = saved(run.head, run.extractor)
     return made
 
 
 def _batches(
-    run: Pass, source: Source, shape: Shape, blocks: tuple[Block, ...]
+    run: Pass,
+    source: Source,
+    shape: Shape,
+    blocks: tuple[Block, ...],
+    seen: dict[int, dict[str, str]],
 ) -> Iterator[Contents]:
-    """Yield what is stored of every batch; they start anew with each block, as in a store."""
+    """Yield what is stored of every batch; they start anew with each block, as in a store.
+
+    ``seen`` is given the checksums of every block, which are those of a store as well.
+    """
     for block in blocks:
-        start = block.start
+        start, crc32c = block.start, dict.fromkeys(shape.arrays, 0)
         while start < block.stop:
             stop = min(start + run.batch_rows, block.stop)
             contents = run.arrays(_read(run, source, start, stop), start)
             _check(contents, shape, start)
+            for name, rows in contents.items():
+                crc32c[name] = checksum.crc32c(np.ascontiguousarray(rows), crc32c[name])
             yield contents
             del contents
             start = stop
+        seen[block.index] = {name: checksum.hexadecimal(crc) for name, crc in crc32c.items()}
 
 
 def _read(run: Pass, source: Source, start: int, stop: int) -> Any:
