@@ -171,14 +171,13 @@ def _needs_weights(detector: Detector) -> bool:
 
 
 def _schema_split(tokens: int, d: int, k: int, probed: Mapping[str, str]) -> DeclaredSplit:
-    """Return a split of some shape, with arrays that probes wrote by the axes of their rows."""
-    axes = {"S": RUNS, "K": k, "D": d}
-    shapes = {name: tuple(axes[each] for each in letters) for name, letters in probed.items()}
+    """Return a split of some shape; arrays that probes wrote by what their rows are made of."""
+    widths = {"K": k, "SK": RUNS * k, "D": d}
     arrays = {
         "features": ArraySpec((tokens, d), "float32", "TD"),
         "logits": ArraySpec((k,), "float32", "K"),
         "labels": ArraySpec((), "int64"),
-        **{name: ArraySpec(shape, "float32", probed[name]) for name, shape in shapes.items()},
+        **{name: ArraySpec((widths[each],), "float32") for name, each in probed.items()},
     }
     return DeclaredSplit.of("id/train", arrays, classes=k, rows=ROWS)
 

@@ -101,9 +101,10 @@ def check_measure(measure: str) -> None:
 
 @value
 class DisagreementScorer:
-    """One of :data:`MEASURES` of the logits (s, k) of several runs."""
+    """One of :data:`MEASURES` of the logits (s k,) of several runs, one after the other."""
 
     sampled: View
+    runs: int
     measure: str
     notes: tuple[str, ...] = ()
 
@@ -115,7 +116,10 @@ class DisagreementScorer:
         x = self.sampled(chunk)
         xp = arrays.namespace(x)
         measured = MEASURES[self.measure]
-        rows = max(1, arrays.TILE_ROWS // x.shape[1])
-        return arrays.by_tiles(
-            lambda part: measured(xp.astype(part, xp.float64)), x, tile_rows=rows
-        )
+
+        def of_tile(part: Array) -> Array:
+            wide = xp.astype(part, xp.float64)
+            classes = wide.shape[1] // self.runs
+            return measured(xp.reshape(wide, (wide.shape[0], self.runs, classes)))
+
+        return arrays.by_tiles(of_tile, x, tile_rows=max(1, arrays.TILE_ROWS // self.runs))

@@ -22,10 +22,13 @@ import torch
 import pipeline as ff
 from pipeline import detectors
 from pipeline.content import Const
+from pipeline.extract import probes
 from pipeline.heads import LinearHead
 
 PACKAGE = "pytorch_ood"
 PRESET = "pytorch-ood-0.4"
+RUNS = 30
+"""Runs with dropout."""
 
 
 @functools.cache
@@ -212,6 +215,65 @@ def weights_of(weight: Any) -> tuple[float, ...]:
 
 
 P = 0.7
+
+
+def odin(t: Tensors) -> Any:
+    made = peer("ODIN")(t.linear)
+    made.to("cpu")
+    return made.predict(t.test)
+
+
+def with_odin(arrays: Arrays) -> tuple[Any, Any]:
+    """Return what the probe writes of a model that is the head, whose inputs are the features."""
+    t = Tensors(arrays)
+    model = probes.odin(t.linear, logits="features")
+    fit, test = ({"odin_logits": model(x)["odin_logits"].numpy()} for x in (t.z, t.test))
+    return fit, test
+
+
+def with_dropout(t: Tensors) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Dropout(0.3), t.linear).eval()
+
+
+def mc_dropout(t: Tensors) -> Any:
+    made = peer("MCD")(with_dropout(t), samples=RUNS)
+    made.to("cpu")
+    return made.predict(t.test)
+
+
+def with_runs(arrays: Arrays) -> tuple[Any, Any]:
+    """Return the logits that the peer had: the same runs, drawn from the same seed."""
+    t = Tensors(arrays)
+    model = with_dropout(t).train()
+    with torch.no_grad():
+        runs = torch.cat([model(t.test) for _ in range(RUNS)], dim=1).numpy()
+        fit = t.logits.repeat(1, RUNS).numpy()
+    return {"dropout_logits": fit}, {"dropout_logits": runs}
+
+
+ENCODER = torch.nn.Softplus()
+EPSILON = 0.002
+
+
+def mahalanobis_odin(t: Tensors) -> Any:
+    made = peer("MahalanobisODIN")(ENCODER, eps=EPSILON)
+    made.fit_features(ENCODER(t.z), t.labels)
+    return made.predict(t.test)
+
+
+def with_perturbed(arrays: Arrays) -> tuple[Any, Any]:
+    """Return what the probe writes of a detector that was fitted on clean features."""
+    with running_in(torch.float64):
+        t = Tensors(arrays)
+        fit = ENCODER(t.z).numpy()
+        made = detectors.make("mahalanobis_odin", preset=PRESET)
+        fitted = ff.fit({"it": made}, (fit, arrays.labels), cluster="threads")
+        model = probes.mahalanobis(ENCODER, fitted, EPSILON)
+        found = {name: each.numpy() for name, each in model(t.test).items()}
+    return {"features": fit}, found
+
+
 PEERS: dict[str, Call] = {
     "msp": on_logits("MaxSoftmax"),
     "max_logit": on_logits("MaxLogit"),
@@ -243,6 +305,9 @@ PEERS: dict[str, Call] = {
     "nnguide": on_features("NNGuide", lambda t: t.head),
     "nac": nac,
     "rankfeat": before_pooling("RankFeat"),
+    "odin": odin,
+    "mc_dropout": mc_dropout,
+    "mahalanobis_odin": mahalanobis_odin,
 }
 """How the peer of each detector is fitted and asked."""
 
@@ -256,7 +321,12 @@ OPTIONS: dict[str, Callable[[Arrays], dict[str, Any]]] = {
 UNTOUCHED = {**PEERS, "temperature": on_logits("TemperatureScaling")}
 """The same, of the peer as it is: its L-BFGS stops after 50 steps."""
 
-TAKES = {"rankfeat": tokens_of}
+TAKES: dict[str, Callable[[Arrays], tuple[Any, Any]]] = {
+    "rankfeat": tokens_of,
+    "odin": with_odin,
+    "mc_dropout": with_runs,
+    "mahalanobis_odin": with_perturbed,
+}
 """What a detector takes instead of pooled features, of the fit and of the test."""
 
 HEADS: dict[str, Callable[[Arrays], LinearHead]] = {
@@ -268,6 +338,7 @@ OFFSETS = {
     "temperature": (1.0, "1 - p instead of - p, as msp"),
     "msp": (1.0, "1 - p instead of - p, which keeps the order of rows whose p rounds to 1"),
     "mcm": (1.0, "1 - p instead of - p, as msp"),
+    "odin": (1.0, "1 - p instead of - p, as msp"),
 }
 """A constant that is added to the peer's scores, and why: it moves no rank."""
 
@@ -280,6 +351,7 @@ IN_FLOAT64 = {
     "nac": "features at the edge of a bin",
     "vim": "float32 eigenvectors of the smaller eigenvalues",
     "pnml": "a float32 pseudo-inverse",
+    "mahalanobis_odin": "as mahalanobis",
 }
 """Peers whose own code runs in float64 here, and why float32 cannot agree to 1e-5."""
 
@@ -315,5 +387,7 @@ def ours(name: str, arrays: Arrays) -> np.ndarray:
     made = detectors.make(name, preset=PRESET, **options)
     head = HEADS[name](arrays) if name in HEADS else arrays.head
     fit, test = TAKES.get(name, lambda a: (a.z, a.test))(arrays)
-    fitted = ff.fit({"it": made}, (fit, arrays.labels), head=head, cluster="threads")
+    named = isinstance(fit, dict)
+    data = {**fit, "labels": arrays.labels} if named else (fit, arrays.labels)
+    fitted = ff.fit({"it": made}, data, head=head, cluster="threads")
     return fitted["it"](test)

@@ -133,7 +133,10 @@ def presets_of(cls: type[Any]) -> dict[str, dict[str, Any]]:
 
 
 def probed_of(cls: type[Any]) -> dict[str, str]:
-    """Return the arrays of a detector that a probe of the model writes, with their axes: "K"."""
+    """Return the arrays of a detector that a probe of the model writes.
+
+    With what their rows are made of: K logits, SK those of s runs one after the other, D features.
+    """
     return dict(getattr(cls, "probed", {}))
 
 

@@ -16,7 +16,7 @@ __all__ = ["DeepEnsemble"]
 
 @value
 class DeepEnsemble:
-    """Uncertainty of m members, whose logits (m, k) the probe ``checkpoints`` writes.
+    """Uncertainty of m members, whose logits (m k,) the probe ``checkpoints`` writes.
 
     ``measure``, with p_m the softmax of member m and q the mean of p_m: ``entropy`` is that of q;
     ``confidence`` 1 - max_c q_c; ``mutual_information`` the entropy of q less the mean of those of
@@ -46,6 +46,6 @@ class DeepEnsemble:
 
     def passes(self, schema: Schema) -> Passes[DisagreementScorer]:
         sampled = SampledLogits(self.field, "checkpoints")
-        members, _ = sampled.shape(schema)
-        return DisagreementScorer(sampled, self.measure, (f"{members} checkpoints",))
+        members = sampled.runs(schema)
+        return DisagreementScorer(sampled, members, self.measure, (f"{members} checkpoints",))
         yield  # a generator that asks for nothing

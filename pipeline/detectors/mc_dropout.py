@@ -16,7 +16,7 @@ __all__ = ["MCDropout"]
 
 @value
 class MCDropout:
-    """Uncertainty of s runs with dropout, whose logits (s, k) the probe ``dropout`` writes.
+    """Uncertainty of s runs with dropout, whose logits (s k,) the probe ``dropout`` writes.
 
     ``measure``, with p_s the softmax of run s and q the mean of p_s: ``confidence`` is 1 - max_c
     q_c, of the predictive mean; ``entropy`` that of q; ``mutual_information`` that of q less the
@@ -48,6 +48,6 @@ class MCDropout:
 
     def passes(self, schema: Schema) -> Passes[DisagreementScorer]:
         sampled = SampledLogits(self.field, "dropout")
-        runs, _ = sampled.shape(schema)
-        return DisagreementScorer(sampled, self.measure, (f"{runs} runs with dropout",))
+        runs = sampled.runs(schema)
+        return DisagreementScorer(sampled, runs, self.measure, (f"{runs} runs with dropout",))
         yield  # a generator that asks for nothing

@@ -49,7 +49,7 @@ class ProbedLogits:
 
 @value
 class SampledLogits:
-    """Logits (s, k) of s runs of a model, as they are stored."""
+    """Logits (s k,) of s runs of a model, one after the other, as they are stored."""
 
     field: str
     probe: str
@@ -61,9 +61,18 @@ class SampledLogits:
     def shape(self, schema: Schema) -> tuple[int, ...]:
         refuse_unprobed(schema, self.field, self.probe)
         shape = schema.spec(self.field).shape
-        if len(shape) != 2 or shape[0] < 2 or shape[1] != schema.classes:
-            raise _unlike(schema, self.field, f"(s, {schema.classes}), s of two runs or more")
+        if len(shape) != 1 or shape[0] % max(1, schema.classes) or self._runs(schema) < 2:
+            expected = f"(s x {schema.classes},), the logits of s runs, two or more"
+            raise _unlike(schema, self.field, expected)
         return shape
+
+    def runs(self, schema: Schema) -> int:
+        """Return s; raises where the schema does not fit."""
+        self.shape(schema)
+        return self._runs(schema)
+
+    def _runs(self, schema: Schema) -> int:
+        return schema.spec(self.field).shape[0] // max(1, schema.classes)
 
     def nbytes(self, schema: Schema, rows: int) -> int:
         return 0

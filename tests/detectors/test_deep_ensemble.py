@@ -12,9 +12,8 @@ def with_members(data):
     """Logits (m, k) of members that are not equally sure."""
     f = data.arrays["logits"]
     noise = np.random.default_rng(3).standard_normal((len(f), MEMBERS, f.shape[1]))
-    return data.with_arrays(
-        checkpoint_logits=f[:, None, :] * np.array([0.8, 1.0, 1.2])[:, None] + 0.3 * noise
-    )
+    found = f[:, None, :] * np.array([0.8, 1.0, 1.2])[:, None] + 0.3 * noise
+    return data.with_arrays(checkpoint_logits=found.reshape(len(f), -1))
 
 
 class TestDeepEnsemble(DetectorLaws):
@@ -31,7 +30,7 @@ class TestDeepEnsemble(DetectorLaws):
 
     def reference(self, train, test):
         """Lakshminarayanan et al. 2017: entropy of the mean of the members' probabilities."""
-        p = np.exp(test["checkpoint_logits"])
+        p = np.exp(test["checkpoint_logits"]).reshape(-1, MEMBERS, 5)
         q = (p / p.sum(axis=2, keepdims=True)).mean(axis=1)
         return -np.sum(q * np.log(q), axis=1)
 

@@ -142,7 +142,10 @@ SCORES: dict[str, Callable[[Arrays], Host]] = {
     for f in (mahalanobis, relative_mahalanobis, kl_matching, react, scale, ash, dice, gen, mcm,
               she, nci, openmax)
 }  # fmt: skip
-ELSEWHERE = {"fdbd", "gradnorm", "knn", "nnguide", "relation", "residual", "vim", "vra"}
+ELSEWHERE = {
+    "adascale", "deep_ensemble", "fdbd", "gradnorm", "knn", "mc_dropout", "nnguide", "odin",
+    "relation", "residual", "vim", "vra",
+}  # fmt: skip
 """Presets that the tests of the detector itself compare."""
 NOTHING = {"energy", "max_logit", "msp", "temperature"}
 """Scores that have but one formula: the laws of the detector hold it."""

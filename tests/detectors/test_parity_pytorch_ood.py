@@ -61,15 +61,14 @@ DEFAULTS_DIFFER = {
     "gmm": "a ridge relative to trace / d, where pytorch-ood adds 1e-6",
     "vra": "zero below the 60th percentile, as the authors; pytorch-ood clips at the 1st and 99th",
     "ash": "the variant is to be chosen, at 90 %; pytorch-ood takes s at 65 %",
+    "mc_dropout": "the predictive mean of the paper; pytorch-ood takes the variance over the runs",
+    "mahalanobis_odin": "as mahalanobis",
     "scale": "85 %, as the paper and OpenOOD; pytorch-ood takes 65 %",
 }
 """Why the defaults are not what the preset sets, for each detector whose preset sets something."""
 
 WITHOUT = {
-    "ODIN": "gradients with respect to the input of the network: it needs the model at test time",
-    "odin_preprocessing": "a step of ODIN",
-    "MahalanobisODIN": "gradients with respect to the input, as ODIN",
-    "MCD": "several forward passes with dropout through the network",
+    "odin_preprocessing": "a step of ODIN: what the probe `odin` does",
     "MultiMahalanobis": "an ensemble of `mahalanobis` over `field:`, with weights of one's own",
     "Gram": "Gram matrices of the maps of many layers",
 }

@@ -11,7 +11,7 @@ import pytest
 import pipeline as ff
 from pipeline.chunk import ArraySpec
 from pipeline.content import Const, replaced
-from pipeline.detectors import load, name_of, names, required
+from pipeline.detectors import load, name_of, names, probed_of, required
 from pipeline.errors import ConfigError, FeatfoldError
 from pipeline.heads import LinearHead
 from pipeline.statistics import fields_of
@@ -25,7 +25,8 @@ def has(name: str, option: str) -> bool:
 
 
 def those_with(option: str) -> list[str]:
-    return [name for name in names() if has(name, option) and not required(load(name))]
+    classes = {name: load(name) for name in names() if has(name, option)}
+    return [name for name, cls in classes.items() if not (required(cls) or probed_of(cls))]
 
 
 def head_over(view: Pooled) -> LinearHead:

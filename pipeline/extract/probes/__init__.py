@@ -7,8 +7,8 @@
 probe        array                    detector           runs beside the plain one
 ===========  =======================  =================  ==================================
 odin         odin_logits (k,)         odin               2 forward, 1 backward
-dropout      dropout_logits (s, k)    mc_dropout         s forward
-checkpoints  checkpoint_logits (m, k) deep_ensemble      m forward
+dropout      dropout_logits (s k,)    mc_dropout         s forward
+checkpoints  checkpoint_logits (m k,) deep_ensemble      m forward
 adascale     adascale_features (d,)   adascale           2 forward, 1 backward
 mahalanobis  mahalanobis_features     mahalanobis_odin   2 forward, 1 backward
 ===========  =======================  =================  ==================================

@@ -35,7 +35,7 @@ def dropout(
     logits: str = LOGITS,
     array: str = "dropout_logits",
 ) -> Probed:
-    """Return a model that also gives ``dropout_logits`` (s, k), those of s runs with dropout.
+    """Return a model that also gives ``dropout_logits`` (s k,): those of s runs with dropout.
 
     Modules of torch.nn that drop (Dropout, Dropout1d to 3d, AlphaDropout, FeatureAlphaDropout) do
     so, at their own rate or at ``p``; everything else stays in evaluation mode. That costs s more
@@ -75,7 +75,7 @@ class DropoutProbe:
     p: float | None
     logits: str
     array: str
-    layout: str = "SK"
+    layout: str = "D"
 
     @property
     def said(self) -> str:
@@ -105,7 +105,7 @@ class DropoutProbe:
         for sample in range(self.samples):
             with self._dropping(base, keys, sample):
                 runs.append(logits_of(base.run(inputs), self.logits, "dropout"))
-        return torch.stack(runs, dim=1)
+        return torch.cat(runs, dim=1)
 
     def _active(self, base: Base) -> list[Any]:
         return [module for module in _dropouts(base) if self._rate(module) > 0]

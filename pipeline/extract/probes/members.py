@@ -24,12 +24,12 @@ def checkpoints(
     logits: str = LOGITS,
     array: str = "checkpoint_logits",
 ) -> Probed:
-    """Return a model that also gives ``checkpoint_logits`` (m, k), those of m sets of weights.
+    """Return a model that also gives ``checkpoint_logits`` (m k,): those of m sets of weights.
 
     ``weights`` are files, safetensors or torch.save of a state_dict, of the same architecture; the
     model's own weights are a member only where their file is named, too. All are held in memory,
     beside the model, and each costs one more forward pass. The model has its own weights before and
-    after. The detectors ``deep_ensemble`` scores them.
+    after. The detector ``deep_ensemble`` scores them.
 
     Raises :class:`ConfigError` for fewer than two files, the same file twice, or a callable that
     holds no module, or several; and what :func:`pipeline.extract.models.weights.load_into` does:
@@ -52,7 +52,7 @@ def checkpoints(
 class CheckpointsProbe:
     """See :func:`checkpoints`."""
 
-    layout = "SK"
+    layout = "D"
 
     def __init__(self, root: Any, weights: Sequence[str | Path], logits: str, array: str) -> None:
         self.logits, self.array = logits, array
@@ -76,7 +76,7 @@ class CheckpointsProbe:
         for member in self.members:
             with _with_weights(root, member):
                 found.append(logits_of(base.run(inputs), self.logits, "checkpoints"))
-        return torch.stack(found, dim=1)
+        return torch.cat(found, dim=1)
 
 
 def _read(root: Any, weights: Sequence[str | Path]) -> list[Tensors]:
