@@ -51,6 +51,14 @@ def memoised(compute: Callable[[V, Chunk], Array]) -> Callable[[V, Chunk], Array
     return call
 
 
+def with_valid_tokens(chunk: Chunk, rows: Array) -> Array:
+    """Return those of ``rows``, (n,) bool, that have a valid token where tokens are masked."""
+    if "mask" not in chunk.arrays:
+        return rows
+    valid = valid_tokens(chunk)
+    return rows & arrays.namespace(valid).any(valid, axis=1)
+
+
 def valid_tokens(chunk: Chunk) -> Array:
     """Return the mask (n, t) of valid tokens of a split that has one, as booleans."""
     mask = chunk["mask"]

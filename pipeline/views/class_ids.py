@@ -13,7 +13,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
-from pipeline.views.base import View, floats_nbytes, memoised, valid_tokens
+from pipeline.views.base import View, floats_nbytes, memoised, with_valid_tokens
 
 NO_CLASS = -128
 """What a view of scores predicts for an element with a NaN among its scores."""
@@ -56,11 +56,7 @@ class Labelled:
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
-        kept = Truth()(chunk) >= 0
-        if "mask" not in chunk.arrays:
-            return kept
-        valid = valid_tokens(chunk)
-        return kept & arrays.namespace(valid).any(valid, axis=1)
+        return with_valid_tokens(chunk, Truth()(chunk) >= 0)
 
 
 def _none(chunk: Chunk, number: int) -> Array:

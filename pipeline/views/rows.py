@@ -12,7 +12,7 @@ from pipeline.arrays import Array
 from pipeline.chunk import IS_OOD, Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
-from pipeline.views.base import View, floats_nbytes, memoised, valid_tokens
+from pipeline.views.base import View, floats_nbytes, memoised, valid_tokens, with_valid_tokens
 from pipeline.views.features import Pooled
 from pipeline.views.logits import Logits, Predicted
 
@@ -134,7 +134,10 @@ class Every:
 
 @value
 class Valid:
-    """Row filter of fits: a label >= 0 and, where tokens are masked, at least one valid token."""
+    """Row filter of fits: a label >= 0 and, where tokens are masked, at least one valid token.
+
+    As :class:`Labelled`, of int64 labels that are checked to be below k.
+    """
 
     @property
     def fields(self) -> frozenset[str]:
@@ -148,11 +151,7 @@ class Valid:
 
     @memoised
     def __call__(self, chunk: Chunk) -> Array:
-        kept = Labels()(chunk) >= 0
-        if "mask" not in chunk.arrays:
-            return kept
-        valid = valid_tokens(chunk)
-        return kept & arrays.namespace(valid).any(valid, axis=1)
+        return with_valid_tokens(chunk, Labels()(chunk) >= 0)
 
 
 @value
