@@ -35,6 +35,10 @@ def streams_of(config: JobConfig) -> Iterator[dict[str, Split]]:
             "--no-store: a stream is folded in the process of its model: resources.cluster is auto "
             f"or threads then, without a dashboard; or give {STORED}"
         )
+    if filed := [source.split for source in config.sources if source.files]:
+        raise ConfigError(
+            f"--no-store: {filed[0]} comes from files, which are imported into {STORED}"
+        )
     from pipeline.extract.model import Extractor  # torch is loaded only to extract
 
     extractors: dict[str, tuple[Any, Any]] = {}
@@ -90,7 +94,12 @@ def plan(config: JobConfig, prepared: Prepared) -> tuple[Planned, Streaming]:
     execute = streaming_of(
         planned.passes, planned.projections, planned.settings.shrink, asked.workers, asked.memory
     )
-    return replace(planned, projections=with_folders(planned.projections, execute)), execute
+    more = f", with {execute.folders} more that fold" if execute.folders else ""
+    return replace(
+        planned,
+        projections=with_folders(planned.projections, execute),
+        resources=replace(planned.resources, why=f"that of the models{more}"),
+    ), execute
 
 
 @contextmanager
