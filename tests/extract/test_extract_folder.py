@@ -197,6 +197,28 @@ def test_what_holds_no_images_is_refused(tmp_path):
         build("pipeline.extract.data.folder:folder", path=str(tmp_path), labeled=False)
 
 
+def test_what_becomes_of_images_is_recorded(images):
+    def halved(image):
+        return np.asarray(image) // 2
+
+    class Named:
+        def __call__(self, image):
+            return np.asarray(image)
+
+        def __repr__(self):
+            return "Named(3)"
+
+    for options, said in (
+        ({}, "as they are"),
+        ({"size": 8, "crop": 4}, "size 8, bicubic, middle 4 x 4"),
+        ({"size": [8, 9]}, "size (8, 9), bicubic"),
+        ({"transform": Named()}, "Named(3)"),
+        ({"transform": halved}, f"{__name__}.{halved.__qualname__}"),
+        ({"transform": "numpy:asarray"}, "numpy.asarray"),
+    ):
+        assert folder(str(images), **options).attributes["images"] == said
+
+
 def test_a_renamed_file_is_another_source(images):
     before = folder(str(images)).attributes["names_sha256"]
     (images / "class1" / "a.png").rename(images / "class1" / "c.png")

@@ -39,10 +39,10 @@ class ImageFolder:
 
     @property
     def attributes(self) -> Mapping[str, Any]:
-        """What a split records: the classes, and a digest of the names."""
+        """What a split records: classes, how images become rows, and a digest of the names."""
         digest = hashlib.sha256("\n".join(self.names).encode("utf-8", "surrogateescape"))
         classes = {"class_names": list(self.class_names)} if self.class_names else {}
-        return {"names_sha256": digest.hexdigest(), **classes}
+        return {"images": str(self.prepared), "names_sha256": digest.hexdigest(), **classes}
 
     def __len__(self) -> int:
         return len(self.names)

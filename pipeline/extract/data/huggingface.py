@@ -123,7 +123,9 @@ def huggingface(
             "image or columns, and label, or say labelled: false"
         )
     names = getattr((found.features or {}).get(taken.label), "names", None)
-    attributes = {"class_names": list(names)} if names else {}
+    attributes: dict[str, Any] = {"class_names": list(names)} if names else {}
+    if image is not None:
+        attributes["images"] = str(taken.prepared)
     name = f"{path}, {split}"
     if isinstance(found, datasets.IterableDataset):
         return DatasetStream(name, found, taken, attributes)

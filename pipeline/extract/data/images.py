@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,13 @@ class Preparation:
     """Pixels of the shorter side, or (height, width)."""
     crop: int | None = None
     """Pixels along a side of the square that is cut from the middle."""
+
+    def __str__(self) -> str:
+        """Say what is done, for the attributes of a split."""
+        if self.transform is not None:
+            return _said(self.transform)
+        size = "as they are" if self.size is None else f"size {self.size}, bicubic"
+        return size if self.crop is None else f"{size}, middle {self.crop} x {self.crop}"
 
     def __call__(self, file: Any, what: str) -> Any:
         """Return one row: what the transform gives, else uint8 (h, w, 3).
@@ -93,6 +101,18 @@ def preparation(transform: Any = None, size: Any = None, crop: Any = None) -> Pr
         raise ConfigError(f"size and crop are pixels, size also [height, width]; got size {size!r} "
                           f"and crop {crop!r}")  # fmt: skip
     return Preparation(transform, pair, crop)
+
+
+def _said(transform: Transform) -> str:
+    """Name a transform: by its own words, if these are the same in every process."""
+    owner = getattr(transform, "__self__", None)
+    if isinstance(owner, Preparation):
+        return str(owner)
+    text = repr(transform)
+    if " at 0x" not in text and not inspect.isroutine(transform):
+        return text
+    named = transform if hasattr(transform, "__qualname__") else type(transform)
+    return f"{named.__module__}.{named.__qualname__}"
 
 
 def _is_side(given: Any) -> bool:

@@ -33,6 +33,11 @@ class TarSamples:
     ids_are_keys: bool
     unit: str = "images"
 
+    @property
+    def attributes(self) -> Mapping[str, Any]:
+        """What a split records."""
+        return {"images": str(self.prepared)}
+
     def batches(self, rows: int) -> Iterator[Batch]:
         """Yield the samples in the order of the files, ``rows`` at a time.
 
