@@ -287,9 +287,11 @@ def _host(given: Any) -> NDArray[Any]:
 def weights_sha256(module: Any) -> str:
     """Return a hash over names, dtypes, shapes and bytes of all weights and saved buffers.
 
-    A module that wraps another one to look into it names that as ``tapped``.
+    A module that wraps another one to look into it names that as ``tapped``; one that is compiled
+    has the hash of what was compiled.
     """
     module = getattr(module, "tapped", module)
+    module = getattr(module, "_orig_mod", module)
     total = hashlib.sha256()
     for name, tensor in sorted(module.state_dict().items()):
         if isinstance(tensor, torch.Tensor):

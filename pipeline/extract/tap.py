@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -55,7 +55,7 @@ def tap_of(network: Any, name: str, path: str, layouts: Mapping[str, str]) -> Ta
         ) from None
 
 
-def item_of(tap: Tap, output: Any, near: str) -> torch.Tensor:
+def item_of(tap: Tap, output: Any, near: Callable[[Tap], str]) -> torch.Tensor:
     """Return the tensor that a tap means of an output: itself, an item, or its only tensor."""
     if tap.item and tap.item != INPUT:
         output = _named_item(tap, output, near)
@@ -73,7 +73,7 @@ def item_of(tap: Tap, output: Any, near: str) -> torch.Tensor:
     return output
 
 
-def _named_item(tap: Tap, output: Any, near: str) -> Any:
+def _named_item(tap: Tap, output: Any, near: Callable[[Tap], str]) -> Any:
     try:
         if isinstance(output, Mapping):
             return output[tap.item]
@@ -84,7 +84,7 @@ def _named_item(tap: Tap, output: Any, near: str) -> Any:
     named = getattr(output, "_fields", ())  # of a namedtuple
     if tap.item in named:
         return getattr(output, tap.item)
-    raise DataError(f"{tap.where}: no item {tap.item!r} in {_items(output)}{near}")
+    raise DataError(f"{tap.where}: no item {tap.item!r} in {_items(output)}{near(tap)}")
 
 
 def _keys(output: Any) -> list[str]:

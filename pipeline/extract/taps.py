@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -84,6 +84,8 @@ def tapped(
             f"taps need a torch.nn.Module, or a method of one, got {name_of(model)}: return what "
             "you want as a mapping of tensors by name instead"
         )
+    if isinstance(network, torch.jit.ScriptModule):
+        raise ConfigError("taps need a module as it was written: one that is scripted has no hooks")
     if head not in (None, AUTO):
         linear_called(network, str(head))
         taps = taps if LOGITS in taps else {**taps, LOGITS: str(head)}
@@ -150,7 +152,8 @@ class Tapped(torch.nn.Module):  # type: ignore[misc]
         return self._finished(dict(chain(*(caught[tap.name].items() for tap in self.taps))), inputs)
 
     def _run(self, inputs: Any) -> Any:
-        return call(self.tapped if self._method is None else self._method, inputs)
+        with _uncompiled(self.tapped):
+            return call(self.tapped if self._method is None else self._method, inputs)
 
     @contextmanager
     def _hooked(self, caught: dict[str, Arrays]) -> Iterator[None]:
@@ -173,7 +176,7 @@ class Tapped(torch.nn.Module):  # type: ignore[misc]
                 f"meant is not known{self._near(tap)}: tap one that runs once"
             )
         given = next(iter((*args, *kwargs.values())), None) if tap.item == INPUT else output
-        found = arranged(item_of(tap, given, self._near(tap)), tap.layout, tap.where)
+        found = arranged(item_of(tap, given, self._near), tap.layout, tap.where)
         rest, parts = parted(found, self.prefixes.get(tap.name, {}), tap.where)
         caught[tap.name] = {name: copied(each) for name, each in {tap.name: rest, **parts}.items()}
 
@@ -200,6 +203,14 @@ class Tapped(torch.nn.Module):  # type: ignore[misc]
     def _near(self, tap: Tap) -> str:
         close = near_names(tap.path.partition(":")[0], self.tapped)
         return f"; submodules of near names: {close}" if close else ""
+
+
+def _uncompiled(network: Any) -> AbstractContextManager[Any]:
+    """Run a network as it was written: what ``torch.compile`` made of it takes no hooks."""
+    modules = network.modules()
+    if any(hasattr(e, "_orig_mod") or e._compiled_call_impl is not None for e in modules):
+        return torch.compiler.set_stance("force_eager")  # type: ignore[no-any-return]
+    return nullcontext()
 
 
 def _checked(taps: Any) -> Iterator[tuple[str, str]]:

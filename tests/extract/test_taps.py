@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import pickle
 import weakref
 
 import numpy as np
@@ -12,7 +13,7 @@ from vision_transformer import VisionTransformer, images
 
 import pipeline as ff
 from pipeline.errors import ConfigError, DataError, UnknownNameError
-from pipeline.extract.model import Extractor
+from pipeline.extract.model import Extractor, weights_sha256
 from pipeline.extract.taps import tapped
 
 
@@ -252,6 +253,12 @@ def test_taps_that_are_none(vit, taps, message):
         tapped(lambda x: x, {"features": "norm"})
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+def test_a_scripted_module_takes_no_hooks(vit):
+    with pytest.raises(ConfigError, match="scripted has no hooks"):
+        tapped(torch.jit.trace(vit.eval(), images(1)), {"features": "norm"})
+
+
 def test_layouts_that_do_not_match_are_refused_at_fit_and_at_score(vit):
     loader = [(images(8, seed), np.arange(8) % 2) for seed in range(2)]
 
@@ -342,3 +349,33 @@ def test_tables_that_a_model_keeps_can_be_trained_with_afterwards():
         extractor(torch.ones(2, 3))
     model(torch.ones(2, 3)).sum().backward()
     assert model.weight.grad is not None
+
+
+def test_a_model_that_is_compiled_is_run_as_it_was_written(vit):
+    def features(network, tap):
+        model = tapped(network, {"features": tap}, layouts={"features": "NTD"})
+        return Extractor(model)(images(2))["features"]
+
+    expected = features(vit, "norm")
+    compiled = torch.compile(vit, backend="eager")
+    assert torch.equal(features(compiled, "_orig_mod.norm"), expected)
+    assert torch.equal(features(compiled, "norm"), expected)
+    assert weights_sha256(compiled) == weights_sha256(vit)
+    vit.blocks.compile(backend="eager")
+    assert torch.equal(features(vit, "blocks.1"), features(VisionTransformerLike(vit), "blocks.1"))
+
+
+class VisionTransformerLike(VisionTransformer):
+    """The same layers, none of them compiled."""
+
+    def __init__(self, other):
+        super().__init__()
+        self.load_state_dict(other.state_dict())
+
+
+def test_models_are_sent_to_workers_whole(vit):
+    model = tapped(vit, {"features": "norm"}, layouts={"features": "NTD"}, prefix=PREFIX)
+    sent = pickle.loads(pickle.dumps(model))  # as share_out does
+    assert sent.taps[0].module is sent.tapped.norm
+    first, second = Extractor(model)(images(2)), Extractor(sent)(images(2))
+    assert all(torch.equal(rows, second[name]) for name, rows in first.items())

@@ -6,7 +6,8 @@ Nothing is downloaded unless the weights say ``pretrained``, and no code that a 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -73,10 +74,13 @@ def load(
         # Names of tensors in files are not always those of the module: transformers turns them.
         given = local if state is None else {"state_dict": state}
         place = name if state is None else None
-        module, told = _found(
-            what,
-            lambda: kind.from_pretrained(place, config=config, output_loading_info=True, **given),
-        )
+        with _silent(transformers.utils.logging):
+            module, told = _found(
+                what,
+                lambda: kind.from_pretrained(
+                    place, config=config, output_loading_info=True, **given
+                ),
+            )
         _refuse_unlike(what, told)
         return module
 
@@ -135,6 +139,20 @@ def _class(transformers: Any, architecture: str | None, name: str) -> Any:
     if not hasattr(kind, "from_pretrained") or not hasattr(kind, "forward"):
         raise ConfigError(f"architecture: transformers has no model {architecture!r}")
     return kind
+
+
+@contextmanager
+def _silent(logging: Any) -> Iterator[None]:
+    """Have no bar, and no table of what is refused a moment later."""
+    bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    try:
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bar:
+            logging.enable_progress_bar()
 
 
 def _refuse_unlike(what: str, told: Mapping[str, Any]) -> None:
