@@ -1,5 +1,8 @@
 """How a model is run: batches that fit, half precision, and values that are not finite."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -78,6 +81,35 @@ def test_memory_that_runs_out_later_halves_batches_from_there_on(store):
     tight.forward = shrinking
     np.testing.assert_allclose(extracted(store, tight, batch_rows="auto"), expected(), atol=1e-5)
     assert max(tight.sizes[4:]) <= 5
+
+
+def test_memory_that_runs_out_for_real_halves_batches(tmp_path):
+    """A process that may address few gigabytes, and a model that takes 512 MiB a row."""
+    script = f"""
+import resource, sys
+sys.path[:0] = {sys.path!r}
+import torch
+from sources_of_tests import Mixed, Numbers
+from pipeline.extract.filling import extract_split
+from pipeline.extract.passing import Manner
+from pipeline.store import Store
+
+class Hungry(Mixed):
+    def forward(self, x):
+        torch.empty(len(x), 2**29, dtype=torch.uint8)
+        return super().forward(x)
+
+store = Store.create({str(tmp_path / "r.zarr")!r})
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + 5 * 2**30, resource.RLIM_INFINITY))
+done = extract_split(store, "id/train", Hungry(), Numbers(40), classes=3,
+                     manner=Manner("auto"))
+print(done.batch_rows, done.rows)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.split() == ["8", "40"], done.stderr
 
 
 def test_a_size_that_was_given_is_an_error_where_it_does_not_fit(store):
