@@ -119,7 +119,8 @@ def test_packed_numbers_and_stores_of_this_package(tmp_path):
     store = Store.create(tmp_path / "s")
     writer = store.create_split("id/train", {"x": ArraySpec((2,), "float32")}, classes=0, rows=3)
     writer.write(0, {"x": np.ones((3, 2), "f4")})
-    for path in (store.path, store.path / "id/train"):
+    for below in (".", "id", "id/train", "id/train/x"):
+        path = store.path / below
         with pytest.raises(ConfigError, match="is a store of featfold"):
             FORMAT.arrays(path)
 

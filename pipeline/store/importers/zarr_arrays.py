@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ def _named(path: Path) -> Iterator[tuple[str, Rows]]:
     import zarr
 
     _check_format(path)
+    for folder in (path.parent, path):
+        _check_foreign(folder)
     if not _is_group(path):
         with told(path, *_DAMAGE):
             array = zarr.open_array(path, mode="r")
@@ -79,12 +82,9 @@ def _named(path: Path) -> Iterator[tuple[str, Rows]]:
     with told(path, *_DAMAGE):
         group = zarr.open_group(path, mode="r", use_consolidated=False)
         members = sorted(group.members(max_depth=None), key=lambda member: member[0])
-    if layout.DECLARATION in group.attrs:
-        raise ConfigError(
-            f"{path} is a store of featfold, or a split of one, already: use it as it is"
-        )
     for name, member in members:
         _check_format(path / name)
+        _check_foreign(path / name)
         if isinstance(member, zarr.Array) and member.ndim:
             yield name, _rows(path / name, name, member)
 
@@ -96,6 +96,18 @@ def _check_format(path: Path) -> None:
         raise ConfigError(
             f"{path} holds metadata of zarr format 3 (zarr.json) and of format 2 ({both[0]}), so "
             "that programs see different arrays; remove the one that another program wrote"
+        )
+
+
+def _check_foreign(path: Path) -> None:
+    """Raise :class:`ConfigError` for stores and splits of this package, which have a manifest."""
+    attributes: Any = ()
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        attributes = json.loads((path / V3).read_text(encoding="utf-8"))["attributes"]
+    if layout.DECLARATION in attributes:
+        raise ConfigError(
+            f"{path} is a store of featfold, or a split of one, already: use it as it is, or "
+            "export it first"
         )
 
 
