@@ -103,7 +103,7 @@ def _check_foreign(path: Path) -> None:
     """Raise :class:`ConfigError` for stores and splits of this package, which have a manifest."""
     attributes: Any = ()
     with suppress(OSError, ValueError, KeyError, TypeError):
-        attributes = json.loads((path / V3).read_text(encoding="utf-8"))["attributes"]
+        attributes = json.loads((path / V3).read_text(encoding="utf-8"))["attributes"] or ()
     if layout.DECLARATION in attributes:
         raise ConfigError(
             f"{path} is a store of featfold, or a split of one, already: use it as it is, or "
