@@ -56,8 +56,10 @@ def package(name: str, extra: str, path: Path) -> Any:
 
 def native(dtype: Any) -> np.dtype[Any]:
     """Return the dtype of numbers in the byte order of this machine; others stay as they are."""
-    found = np.dtype(dtype)
-    return found.newbyteorder("=") if found.kind in "biuf" else found
+    found: np.dtype[Any] = np.dtype(dtype)
+    if found.kind in "biuf":
+        found = found.newbyteorder("=")
+    return found
 
 
 def is_packed(attributes: Any) -> bool:
