@@ -86,16 +86,20 @@ def hold(path: Path, what: str, timeout_seconds: float = 0.0) -> Iterator[Held]:
 def hold_family(directory: Path, part: tuple[int, int] | None = None) -> Iterator[Held]:
     """Hold the outputs of a job: alone, or as part (i, n) beside the other parts."""
     directory.mkdir(parents=True, exist_ok=True)
-    with hold_shared(directory / _FAMILY, f"the runs of {directory}", part) as held:
+    what = f"the runs of {directory}"
+    with hold_shared(directory / _FAMILY, what, part, disjoint=False) as held:
         yield held
 
 
 @contextmanager
-def hold_shared(stem: Path, what: str, part: tuple[int, int] | None = None) -> Iterator[Held]:
+def hold_shared(
+    stem: Path, what: str, part: tuple[int, int] | None = None, *, disjoint: bool = True
+) -> Iterator[Held]:
     """Hold ``what``, by lock files whose names begin with ``stem``: alone, or as part (i, n).
 
     Everybody takes its own lock first and looks for the others then, so that of a whole run and a
-    part that start together at least one is refused. Raises :class:`LockedError`.
+    part that start together at least one is refused. Parts of another number n are, too, where
+    parts must be ``disjoint``. Raises :class:`LockedError`.
     """
     whole = stem.with_name(f"{stem.name}.lock")
     if part is None:
@@ -106,7 +110,8 @@ def hold_shared(stem: Path, what: str, part: tuple[int, int] | None = None) -> I
         i, n = part
         own = stem.with_name(f"{stem.name}.part-{i}-of-{n}.lock")
         with hold(own, f"part {i}/{n} of {what}") as held:
-            _refuse_beside([whole], what)
+            crossing = [path for path in _parts(stem) if not path.name.endswith(f"-of-{n}.lock")]
+            _refuse_beside([whole, *(crossing if disjoint else ())], what)
             yield held
 
 

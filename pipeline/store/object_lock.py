@@ -94,8 +94,14 @@ def hold_shared(
     else:
         own = stem.with_name(f"{stem.name}.part-{part[0]}-of-{part[1]}.lock")
         with hold(own, f"part {part[0]}/{part[1]} of {what}") as held:
-            _refuse_beside([whole], what)
+            _refuse_beside([whole, *_crossing(stem, part[1])], what)
             yield held
+
+
+def _crossing(stem: ObjectPlace, parts: int) -> list[ObjectPlace]:
+    """Return the locks of parts of another number, which may have blocks in common with ours."""
+    names = [name for name in stem.parent.children() if name.startswith(f"{stem.name}.part-")]
+    return [stem.with_name(name) for name in names if not name.endswith(f"-of-{parts}.lock")]
 
 
 def _refuse_beside(others: list[ObjectPlace], what: str) -> None:
