@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from pipeline.config import JobConfig, Source
+from pipeline.config.factories import PROBES
 from pipeline.errors import ConfigError
 from pipeline.store import Store
 from pipeline.store.layout import UNFINISHED, is_ood
@@ -128,10 +129,14 @@ def manner_of(source: Source) -> Any:
 
 
 def model_of(source: Source) -> Any:
-    """Return the model of a source."""
+    """Return the model of a source, with its probes."""
     from pipeline.extract import build
 
-    return build(source.model.factory, **source.model.arguments)
+    model = build(source.model.factory, **source.model.arguments)
+    for probe in source.model.probes:
+        options = {key: given for key, given in probe.items() if key != "name"}
+        model = build(PROBES[probe["name"]], model=model, **options)
+    return model
 
 
 def data_of(source: Source, model: Any) -> Any:

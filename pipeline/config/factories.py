@@ -33,6 +33,15 @@ DATA = {
     "webdataset": Kind("pipeline.extract.data.webdataset:webdataset", "urls"),
 }
 KINDS = MODELS | DATA
+PROBES = {
+    "adascale": "pipeline.extract.probes.activation_shift:adascale",
+    "checkpoints": "pipeline.extract.probes.members:checkpoints",
+    "dropout": "pipeline.extract.probes.dropping:dropout",
+    "mahalanobis": "pipeline.extract.probes.gaussian:mahalanobis",
+    "odin": "pipeline.extract.probes.perturbation:odin",
+}
+"""What adds arrays to a model, by the name that a job calls it."""
+ADDED = "probes"
 
 
 def _factory(path: str) -> str:
@@ -50,13 +59,15 @@ class Factory(BaseModel):
 
     model_config = ConfigDict(extra="allow", frozen=True)
     kinds: ClassVar[dict[str, Kind]] = KINDS
+    own: ClassVar[tuple[str, ...]] = ()
+    """Keys that are no arguments of the factory."""
 
     factory: Annotated[str, AfterValidator(_factory)] = Field(alias="import")
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Every key but ``import``."""
-        return dict(self.model_extra or {})
+        """Every key but ``import``, and those of our own."""
+        return {k: given for k, given in (self.model_extra or {}).items() if k not in self.own}
 
     @model_validator(mode="before")
     @classmethod
@@ -76,7 +87,7 @@ class Factory(BaseModel):
             raise refusal(detail((kind,), text, of_key=True))
         factory, parameter = KINDS[kind]
         rest = {key: value for key, value in given.items() if key != kind}
-        _check_arguments(kind, given[kind], rest)
+        _check_arguments(kind, given[kind], {k: v for k, v in rest.items() if k not in cls.own})
         return {IMPORT: factory, parameter: given[kind], **rest}
 
     @classmethod
@@ -90,9 +101,28 @@ class Factory(BaseModel):
 
 
 class ModelFactory(Factory):
-    """What makes a model."""
+    """What makes a model, and its ``probes``, which add arrays to what it gives.
+
+    They are no field, so that a job without them says what it always has.
+    """
 
     kinds: ClassVar[dict[str, Kind]] = MODELS
+    own: ClassVar[tuple[str, ...]] = (ADDED,)
+
+    @property
+    def probes(self) -> tuple[dict[str, Any], ...]:
+        """Each probe with its name and options, in the order in which they are added."""
+        return tuple((self.model_extra or {}).get(ADDED, ()))
+
+    @model_validator(mode="after")
+    def _with_known_probes(self) -> ModelFactory:
+        given = (self.model_extra or {}).get(ADDED, ())
+        if not isinstance(given, (list, tuple)):
+            text = f"expected a list, such as [{{name: odin}}], got {given!r}"
+            raise refusal(detail((ADDED,), text))
+        if wrong := [one for place, probe in enumerate(given) for one in _faults(place, probe)]:
+            raise refusal(*wrong)
+        return self
 
 
 class DataFactory(Factory):
@@ -117,6 +147,23 @@ def _check_arguments(kind: str, given: Any, rest: dict[str, Any]) -> None:
     ]  # fmt: skip
     if wrong:
         raise refusal(*wrong)
+
+
+def _faults(place: int, probe: Any) -> list[Any]:
+    """Return what is wrong with the keys of a probe; nothing of it is imported."""
+    if not isinstance(probe, dict) or "name" not in probe:
+        text = f"expected a mapping with the name of a probe, such as {{name: odin}}, got {probe!r}"
+        return [detail((ADDED, place), text)]
+    name = probe["name"]
+    if name not in PROBES:
+        text = f"unknown probe {name!r}: {did_you_mean(name, PROBES)}known: {', '.join(PROBES)}"
+        return [detail((ADDED, place, "name"), text)]
+    known = [each for each in _parameters(PROBES[name]) or () if each != "model"]
+    return [
+        detail((ADDED, place, key), f"the probe {name} has no such option: "
+               f"{did_you_mean(key, known)}known: {', '.join(known)}", of_key=True)
+        for key in probe if key not in ("name", *known)
+    ]  # fmt: skip
 
 
 @lru_cache

@@ -71,8 +71,8 @@ def check_at(base: Base, at: str | None, probe: str) -> None:
 
 def check_std(std: Sequence[float] | None) -> tuple[float, ...]:
     """Return standard deviations per channel; :class:`ConfigError` where one is not above 0."""
-    found = () if std is None else tuple(std)
-    if any(isinstance(each, bool) or not 0 < each < float("inf") for each in found):
+    found = tuple(std) if isinstance(std, (list, tuple)) else (std,) * (std is not None)
+    if any(isinstance(each, (bool, str)) or not 0 < each < float("inf") for each in found):
         raise ConfigError(f"std: {std!r}; expected numbers above 0, one for each channel")
     return found
 
