@@ -1,4 +1,4 @@
-"""Filling a store: the splits of a job that are not there yet are extracted from their sources."""
+"""Filling a store: the splits of a job that are not there yet, from models or from files."""
 
 from __future__ import annotations
 
@@ -66,12 +66,45 @@ def fill(
     models: dict[str, Any] = {}
     made = []  # all of them before the first is extracted: what is missing is told at once
     for source in waiting:
+        if source.files:
+            made.append((source, None, None))
+            continue
         wanted = source.model.model_dump_json()
         if wanted not in models:
             models[wanted] = model_of(source)
         made.append((source, models[wanted], data_of(source, models[wanted])))
-    store = store or Store.create(path)
-    return [_extract(config, store, *each, told, verify, part, workers) for each in made]
+    return [
+        _import(config, source, told, part)
+        if source.files
+        else _extract(config, source, model, rows, told, verify, part, workers)
+        for source, model, rows in made
+    ]
+
+
+def _import(
+    config: JobConfig, source: Source, told: Progress, part: tuple[int, int] | None
+) -> Extracted:
+    """Import the files of a source; of several shares, the first does that."""
+    from pipeline.importing import import_split
+
+    if part is not None and part[0] > 1:
+        told.say(f"{source.split}: its files are imported by the share 1/{part[1]}")
+        return Extracted(source.split, 0, 0, 0, 0, 0, None, 0.0)
+    began = time.perf_counter()
+    done = import_split(
+        config.store, source.split, source.files,
+        arrays={name: found for found, name in source.map.items()} or None,
+        classes=config.classes, labels=source.labels, layouts=source.layouts,
+        dtype=None if source.dtype == "auto" else source.dtype, scores=source.scores,
+        attributes={EXTRACTED_FROM: said_of(source)}, resume=True, progress=told,
+        block_nbytes=config.block_nbytes,
+    )  # fmt: skip
+    for found, why in done.left_out.items():
+        told.say(f"{source.split}: left out {found}: {why}")
+    return Extracted(
+        done.split, done.rows, done.written + done.kept, done.written - done.mended, done.mended, 0,
+        None, time.perf_counter() - began,
+    )  # fmt: skip
 
 
 def _chosen(config: JobConfig, only: Sequence[str]) -> list[Source]:
@@ -86,7 +119,6 @@ def _chosen(config: JobConfig, only: Sequence[str]) -> list[Source]:
 
 def _extract(
     config: JobConfig,
-    store: Store,
     source: Source,
     model: Any,
     rows: Any,
@@ -98,6 +130,7 @@ def _extract(
     from pipeline.extract.filling import Share, extract_split  # torch is loaded only to extract
 
     began = time.perf_counter()
+    store = Store.open(config.store) if Store.is_at(config.store) else Store.create(config.store)
     count = workers or source.workers
     share = Share(count, part, verify, partial(_made, source))
     steps = _Steps(told, f"extract {source.split}", getattr(rows, "unit", "rows"))
@@ -197,6 +230,8 @@ def _is_extracted(store: Store, source: Source, classes: int) -> bool:
 
 def said_of(source: Source) -> str:
     """Return what a job says of the rows of a split and of their model, as text to compare."""
+    if source.files:
+        return source.model_dump_json(exclude={"split"}, exclude_defaults=True)
     manner = source.model_dump(mode="json", include={"autocast", "dtype"}, exclude_defaults=True)
     text = f"{source.data.model_dump_json()} by {source.model.model_dump_json()}"
     return text + (f" in {manner}" if manner else "")

@@ -90,6 +90,7 @@ def import_split(
     layouts: Mapping[str, str] | None = None,
     dtype: str | Mapping[str, str] | None = None,
     scores: Mapping[str, str] | None = None,
+    attributes: Mapping[str, Any] | None = None,
     resume: bool = False,
     adopt: bool = False,
     progress: Progress | None = None,
@@ -107,6 +108,7 @@ def import_split(
     ``{"features": "NCHW"}`` (NTD, NDT, NCHW, NHWC, ND); tokens are stored as (t, d). ``dtype``: of
     all floats, or by name. ``scores``: ``{"conf": "higher-is-id"}`` or ``higher-is-ood``, asked
     for every array of one float a row; stored so that higher is more out-of-distribution.
+    ``attributes`` are recorded beside where the rows came from.
 
     Memory is a few chunks, whatever the rows; a block is a whole number of them. ``resume`` goes
     on with a split of the same files, and writes damaged blocks again. ``store`` is made where
@@ -124,13 +126,14 @@ def import_split(
     layout.check_split_name(split)
     told = progress or Silent()
     there = _opened(store)
-    if there is not None and split in there.splits() and not resume:
+    if there is not None and there.has(split) and not resume:
         _refuse_existing(there, split)
     wanted = Wanted(arrays, layouts or {}, _dtypes(dtype), scores or {})
     found = prepare([files] if isinstance(files, (str, Path)) else list(files), wanted, labels)
     sizes = {"block_nbytes": block_nbytes, "chunk_nbytes": min(chunk_nbytes, block_nbytes)}
     with closing(found):
-        return _import(store, there, split, found, classes, told, sizes, adopt)
+        said = {**(attributes or {}), **origin.attributes(found)}
+        return _import(store, there, split, found, classes, said, told, sizes, adopt)
 
 
 def _import(
@@ -139,15 +142,15 @@ def _import(
     split: str,
     found: Prepared,
     classes: int | None,
+    attributes: Mapping[str, Any],
     told: Progress,
     sizes: dict[str, Any],
     adopt: bool,
 ) -> Imported:
-    known = there is not None and split in there.splits()
+    known = there is not None and there.has(split)
     count = _classes(there, classes, split, found)
     check_labels(found.targets, count, split, told.say)
     specs = {name: target.spec for name, target in found.targets.items()}
-    attributes = origin.attributes(found)
     links, copied = chunk_links(found.targets, at(_place(store))) if adopt else (None, "")
     if links is not None:
         sizes = links.sizes(sizes["block_nbytes"])

@@ -117,12 +117,15 @@ class JobConfig(Section):
             if name in names[:n]:
                 first = ("sources", names.index(name), "split")
                 wrong.append(detail((n, "split"), f"{name} has a source", other=first))
-            if source.model is None and usual is None and "model" in info.data:
+            needs_model = source.model is None and not source.files
+            if needs_model and usual is None and "model" in info.data:
                 text = "no model: give one here, or one for all sources at top level"
                 wrong.append(detail((n,), text))
         if wrong:
             raise refusal(*wrong)
-        return tuple(s if s.model else s.model_copy(update={"model": usual}) for s in sources)
+        return tuple(
+            s if s.model or s.files else s.model_copy(update={"model": usual}) for s in sources
+        )
 
     @field_validator("entries", mode="after")
     @classmethod

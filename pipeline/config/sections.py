@@ -11,10 +11,13 @@ from pydantic import (
     ConfigDict,
     Field,
     PlainSerializer,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
+from pydantic_core import InitErrorDetails
 
 from pipeline.chunk import ArraySpec
 from pipeline.cluster import parse_nbytes, settle
@@ -162,11 +165,15 @@ BatchRows = Annotated[
 ]
 
 
+def _texts(given: Any) -> Any:
+    return (given,) if isinstance(given, str) else given
+
+
 class Source(Section):
-    """A split that is extracted from data by a model, unless it exists."""
+    """A split that is extracted from data by a model, or imported from files, unless it exists."""
 
     split: SplitName
-    data: DataFactory
+    data: DataFactory = None  # type: ignore[assignment]  # files take its place
     model: ModelFactory = None  # type: ignore[assignment]  # the job's own model takes its place
     batch: BatchRows = 32
     """Rows that the model is given at once; None stands for ``auto``: what its device can hold."""
@@ -177,6 +184,39 @@ class Source(Section):
     nonfinite: Literal["raise", "keep"] = "raise"
     workers: Count = 1
     """Processes that each take whole blocks."""
+    files: Annotated[tuple[Text, ...], BeforeValidator(_texts)] = ()
+    """Files, folders and globs of features that are there already: see ``ff.import_split``."""
+    map: dict[Text, Text] = {}
+    """Names in the store by those in the files."""
+    labels: Text | Literal[False] | None = None
+    """An array of the files, or another file; false for none."""
+    layouts: dict[Text, Text] = {}
+    scores: dict[Text, Literal["higher-is-ood", "higher-is-id", "not-scores"]] = {}
+    """What high numbers of imported scores mean."""
+
+    @model_validator(mode="after")
+    def _data_or_files(self) -> Source:
+        if not self.files and self.data is None:
+            raise refusal(InitErrorDetails(type="missing", loc=("data",), input=None))
+        if self.files and self.data is not None:
+            raise refusal(detail(("files",), "data are given as well: expected one", of_key=True))
+        if wrong := sorted(self.model_fields_set & self._not_asked()):
+            text = (
+                "does not go with files, which no model is run for" if self.files
+                else "goes with files that are imported, not with data"
+            )  # fmt: skip
+            raise refusal(*(detail((key,), text, of_key=True) for key in wrong))
+        return self
+
+    @model_serializer(mode="wrap")
+    def _asked(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {key: x for key, x in dump(self).items() if key not in self._not_asked()}
+
+    def _not_asked(self) -> set[str]:
+        """Return the keys that do not belong to what the rows come from."""
+        if self.files:
+            return {"data", "model", "batch", "autocast", "nonfinite", "workers"}
+        return {"files", "map", "labels", "layouts", "scores"}
 
 
 class DeclaredArray(Section):
