@@ -22,6 +22,7 @@ from pipeline.store import Store
 from pipeline.store.layout import UNFINISHED
 
 BATCH_ROWS = "batch_rows"
+"""Attribute of a split: rows of the batches that it was begun with."""
 
 
 def append_rows(

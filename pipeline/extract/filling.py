@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.chunk import ArraySpec, Block
 from pipeline.errors import ConfigError, DataError, ExistsRefusedError
-from pipeline.extract.appending import append_rows
+from pipeline.extract.appending import BATCH_ROWS, append_rows
 from pipeline.extract.blocks import Writer, damaged, fill_blocks
 from pipeline.extract.data.datasets import as_rows
 from pipeline.extract.final_layer import saved
@@ -19,8 +19,6 @@ from pipeline.extract.sources import Source
 from pipeline.store import Store
 from pipeline.store.layout import UNFINISHED
 
-BATCH_ROWS = "batch_rows"
-"""Attribute of a split: rows of the batches that it was begun with."""
 CLASS_NAMES = "class_names"
 Say = Callable[[str], None]
 
