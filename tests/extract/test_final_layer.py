@@ -237,3 +237,12 @@ def test_a_head_of_another_model_than_the_features_is_refused(vit, tmp_path):
     twin = tapped(other.tapped, **TOKENS, prefix=PREFIX, head="head")
     with pytest.raises(ExistsRefusedError, match="the head of another model"):
         extract_split(store, "id/test", twin, Pictures(), classes=K)
+
+
+def test_the_same_call_twice_and_other_splits_keep_the_head(vit, tmp_path):
+    store = Store.create(tmp_path / "store")
+    model = tapped(vit, **TOKENS, prefix=PREFIX, head="head")
+    for name in ("id/train", "id/train", "id/test"):
+        extract_split(store, name, model, Pictures(), classes=K, batch_rows=7)
+    assert store.head().weight.shape == (K, D)
+    assert store.splits() == ("id/train", "id/test")
