@@ -25,14 +25,16 @@ def test_import_and_help_load_nothing_heavy(code):
 def test_help_lists_the_verbs_and_the_exit_codes(cli):
     code, out, _ = cli("--help")
     assert code == 0
-    verbs = ["demo", "plan", "run", "report", "inspect", "export", "doctor"]
+    verbs = ["demo", "extract", "plan", "run", "report", "inspect", "export", "doctor"]
     places = [out.index(f"\n  {verb} ") for verb in verbs]
     assert places == sorted(places)
     for line in ("0    done", "2    wrong usage", "3    refused", "4    input", "130  interrupted"):
         assert line in out
 
 
-@pytest.mark.parametrize("verb", ["demo", "plan", "run", "report", "inspect", "export", "doctor"])
+@pytest.mark.parametrize(
+    "verb", ["demo", "extract", "plan", "run", "report", "inspect", "export", "doctor"]
+)
 def test_every_verb_explains_itself(cli, verb):
     code, out, _ = cli(verb, "-h")
     assert code == 0

@@ -178,6 +178,9 @@ def test_what_gives_no_rows_is_refused(given):
 def test_batches_that_cannot_be_are_named():
     with pytest.raises(DataError, match=r"items 0 to 1 make no batch .*collate_fn"):
         as_rows([(torch.zeros(2), 0), (torch.zeros(3), 1)]).read(0, 2)
+    for lists in ([{"x": [1, 2]}, {"x": [3, 4]}], [((1, 2), 0), ((3, 4), 1)]):
+        with pytest.raises(DataError, match="are a list of 2 tensors: expected one tensor"):
+            as_rows(lists).read(0, 2)
     with pytest.raises(DataError, match="a batch has 4 parts"):
         as_rows([(1, 2, 3, 4)]).read(0, 1)
     with pytest.raises(DataError, match="and no inputs"):

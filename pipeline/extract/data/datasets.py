@@ -149,10 +149,22 @@ def taken_apart(batch: Any, ids: NDArray[np.int64] | None, name: str, first: int
             f"{name}: a batch is a {type(batch).__name__}: expected inputs, (inputs, labels) or "
             "(inputs, labels, ids)"
         )
+    _refuse_lists(inputs, name)
     rows = count_rows(inputs)
     if own is None:
         own = np.arange(first, first + rows) if ids is None else ids
     return Batch(inputs, np.full(rows, NO_LABEL) if labels is None else labels, own)
+
+
+def _refuse_lists(inputs: Any, name: str) -> None:
+    """Raise :class:`DataError` for what ``default_collate`` makes of lists: one tensor a place."""
+    for key, each in inputs.items() if isinstance(inputs, Mapping) else (("inputs", inputs),):
+        if isinstance(each, (list, tuple)) and any(hasattr(part, "dtype") for part in each):
+            raise DataError(
+                f"{name}: {key} are a {type(each).__name__} of {len(each)} tensors: expected one "
+                "tensor or array (n, ...); have the dataset give tensors (datasets of Hugging Face "
+                "do so by set_format('torch')), or give the loader a collate_fn"
+            )
 
 
 def _has_ids(batch: Any) -> bool:
