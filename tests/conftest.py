@@ -1,4 +1,4 @@
-"""What all tests share: rewritten asserts in the laws, and one small cluster for all of them."""
+"""What all tests share: rewritten asserts in the laws, one small cluster and one S3 server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
+from s3_server import bucket as bucket
+from s3_server import s3_port as s3_port
 
 # In CI a failure must be that of the change; elsewhere every run draws new examples.
 settings.register_profile("ci", derandomize=True, deadline=None)

@@ -48,6 +48,7 @@ def diagnose(directory: Path) -> Iterator[Check]:
         check_import_name,
         check_dashboard,
         check_dask_cuda,
+        check_object_stores,
         check_gpu,
         check_memory,
         check_open_files,
@@ -105,6 +106,15 @@ def check_dask_cuda() -> Check:
         remedy = "pip install 'featfold[cuda12]' (or cuda13) into a fresh environment"
         return Check("dask-cuda", FAIL, f"{found} is too old for this dask", remedy)
     return Check("dask-cuda", OK, found)
+
+
+def check_object_stores() -> Check:
+    """What reads and writes stores at URLs, if they are wanted."""
+    found = installed("obstore")
+    if found is None:
+        wanted = "only needed for stores at s3://, gs://, az:// and http(s)://"
+        return Check("object stores", OK, f"obstore is not installed; {wanted}")
+    return Check("object stores", OK, f"obstore {found}")
 
 
 def check_gpu() -> Check:

@@ -172,6 +172,8 @@ def create_array(
     if isinstance(directory, ObjectPlace):
         from pipeline.store.object_array import zarr_store
 
+        if (directory / "zarr.json").exists():
+            directory.remove_tree()  # what is left of a creation that was killed
         store = zarr_store(directory, read_only=False)
     _create(store, directory.name, spec, rows, chunk_rows, compress=saves_a_third)
 
@@ -193,7 +195,7 @@ def _create(
         attributes={"logical_dtype": spec.dtype, "layout": spec.layout},
         zarr_format=3,
         config={"write_empty_chunks": True},
-        overwrite=isinstance(store, str),  # a folder may hold what is left of an older creation
+        overwrite=isinstance(store, str),
     )
 
 

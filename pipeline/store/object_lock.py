@@ -128,10 +128,10 @@ def _take(held: HeldObject) -> bool:
 
 
 def _is_stale(place: ObjectPlace, seen: Seen) -> bool:
-    """Tell whether the holder has ended here, or has not renewed its lock for too long."""
+    """Tell whether the holder has ended on this machine, or has not renewed its lock in time."""
     known = _told_by(seen)
-    if known.get("machine") == _machine():
-        return not _runs(known)
+    if known.get("machine") == _machine() and not _runs(known):
+        return True
     probe = place.with_name(f"{place.name}.{uuid.uuid4().hex}.now")
     probe.write_bytes(b"")
     try:

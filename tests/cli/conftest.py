@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from s3_server import bucket as bucket
-from s3_server import s3_port as s3_port
 
 from pipeline.__main__ import main
 from pipeline.chunk import ArraySpec

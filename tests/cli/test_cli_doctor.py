@@ -13,8 +13,8 @@ import pytest
 from pipeline.cli import checks
 
 NAMES = {
-    "python", "packages", "import name", "dashboard", "dask-cuda", "gpu", "memory", "open files",
-    "disk", "file lock",
+    "python", "packages", "import name", "dashboard", "dask-cuda", "object stores", "gpu", "memory",
+    "open files", "disk", "file lock",
 }  # fmt: skip
 
 

@@ -7,8 +7,6 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from s3_server import bucket as bucket
-from s3_server import s3_port as s3_port
 
 from pipeline.chunk import ArraySpec
 from pipeline.store import Store, reader

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -16,12 +17,13 @@ from test_object_store import SIZES, SPECS, K, check, fill, objects, read, rows_
 import pipeline as ff
 from pipeline.errors import (
     ConfigError,
+    ExistsRefusedError,
     FeatfoldError,
     LockedError,
     MissingInputError,
     UnreachableError,
 )
-from pipeline.store import Store, object_client, object_lock, place
+from pipeline.store import Store, layout, object_client, object_lock, place
 
 ROOT = Path(__file__).parents[2]
 WRITE = """\
@@ -296,3 +298,71 @@ def test_of_many_takers_one_wins(bucket):
 ])  # fmt: skip
 def test_what_a_client_says_is_redacted(text):
     assert SECRET not in object_client.redacted(text)
+
+
+def test_two_writers_of_one_block_never_pass_for_one(bucket):
+    store = Store.create(bucket.store)
+    store.create_split("id/train", SPECS, classes=K, rows=20, **SIZES)
+    start, ended = threading.Barrier(2), {}
+
+    def write(seed):
+        writer = store.writer("id/train")
+        start.wait()
+        try:
+            writer.write(0, rows_of(0, 20, seed))
+            ended[seed] = None
+        except ExistsRefusedError as error:
+            ended[seed] = error
+
+    threads = [threading.Thread(target=write, args=(seed,)) for seed in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kept = [seed for seed, error in ended.items() if error is None]
+    assert len(kept) == 1
+    split = store.split("id/train")
+    if not split.verify():  # else chunks of both are there, and every reader is told
+        check(split, 20, kept[0])
+    store.writer("id/train").write(0, rows_of(0, 20), overwrite=True)
+    check(store.split("id/train", verify=True), 20)
+
+
+def test_a_creation_that_was_killed_is_done_again(bucket):
+    writer = Store.create(bucket.store).create_split("id/train", SPECS, classes=K, rows=20)
+    array = place.at(bucket.store) / "id/train/features"
+    (array / "c/0/0/0").write_bytes(b"stray")
+    store = Store.open(bucket.store)
+    layout.create_array(array, SPECS["features"], 99, 7, rows_of(0, 7)["features"])
+    layout.create_array(array, SPECS["features"], 20, 20, rows_of(0, 20)["features"])
+    writer.write(0, rows_of(0, 20))
+    check(store.split("id/train", verify=True), 20)
+
+
+def test_a_store_that_was_half_moved_aside_is_replaced_by_the_next_overwrite(bucket, monkeypatch):
+    monkeypatch.setattr(object_lock, "LEASE_SECONDS", 1.0)  # its lock cannot be deleted either
+    monkeypatch.setattr(object_lock, "MARGIN_SECONDS", 0.5)
+    fill(bucket.store)
+    bucket.refuse = {"POST": 403}  # objects are copied, and then none of them may be deleted
+    with pytest.raises(FeatfoldError, match="refuses access"):
+        Store.create(bucket.store, overwrite=True)
+    bucket.refuse = {}
+    check(Store.open(bucket.store).split("id/train", verify=True))
+    Store.create(bucket.store, overwrite=True)
+    fill(bucket.store, seed=1)
+    check(Store.open(bucket.store).split("id/train", verify=True), seed=1)
+    assert place.at(f"s3://{bucket.bucket}").children() == ["feats.zarr"]
+
+
+def test_an_object_is_uploaded_in_one_request_so_that_no_parts_are_left(bucket):
+    big = np.random.default_rng(0).bytes(12 * 2**20)
+    (place.at(bucket.store) / "big").write_bytes(big)
+    assert bucket.asked == {"PUT": 1}
+    assert bytes((place.at(bucket.store) / "big").read_bytes()) == big
+
+
+def test_half_an_upload_is_no_object(bucket):
+    with socket.create_connection(("127.0.0.1", bucket.behind)) as cut:
+        head = f"PUT /{bucket.bucket}/half HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+        cut.sendall(head.encode() + b"a" * 500)
+    assert not place.at(f"s3://{bucket.bucket}/half").exists()
