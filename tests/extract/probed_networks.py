@@ -16,11 +16,12 @@ class Net(torch.nn.Module):
         self.norm.running_mean.uniform_(-0.5, 0.5)
         self.norm.running_var.uniform_(0.5, 1.5)
         self.drop = torch.nn.Dropout(rate)
+        self.dropped = torch.nn.Identity()
         self.head = torch.nn.Linear(D, K)
 
     def forward(self, images):
         maps = torch.nn.functional.gelu(self.norm(self.conv(images)))
-        tokens = self.drop(maps.flatten(2).transpose(1, 2))
+        tokens = self.dropped(self.drop(maps.flatten(2).transpose(1, 2)))
         return {"features": tokens, "logits": self.head(tokens.mean(dim=1))}
 
 
