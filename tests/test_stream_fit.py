@@ -342,6 +342,24 @@ def test_validation_rows_are_streamed_as_well(monkeypatch):
     assert found["kl"].schema.rows == 90
 
 
+def test_a_model_may_use_the_memory_of_its_outputs_again():
+    memory = torch.empty(50, T, D)
+
+    def reuses(tokens):
+        out = memory[: len(tokens)]
+        out.copy_(tokens)
+        return both(out)
+
+    chosen = {"kl": {"name": "kl_matching", "preset": "openood-1.5"}, "m": {"name": "mahalanobis"}}
+    tokens, labels = draw(5, 90)
+    found, plain = (
+        fit(chosen, loader(16), model=model, val=loader(50, tokens, labels), stream=True)
+        for model in (reuses, both)
+    )
+    assert found["kl"].scorer == plain["kl"].scorer
+    assert found["m"].scorer == plain["m"].scorer
+
+
 @pytest.fixture
 def two_threads():
     """Have torch compute on two threads."""

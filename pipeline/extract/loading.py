@@ -70,7 +70,8 @@ class Loaded:
             raise DataError(
                 f"{reading.name}: the loader gave no rows: expected batches (inputs, labels)"
             )
-        self._first: Contents = first
+        # Copies: a model may use the memory of its outputs again, for the rows of another loader.
+        self._first: Contents = {name: array.copy() for name, array in first.items()}
         self.batch_rows = _rows_of(first)
         _look(reading, first)
 
