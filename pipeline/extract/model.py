@@ -63,6 +63,7 @@ class Extractor:
         owner = getattr(called, "__self__", called)
         self._model, self._name = model, name_of(called)
         self._owner, self._module = owner, devices.module_of(model)
+        self._modules = [] if self._module is None else [self._module]
         self._half = _half_of(self._module)
         self.device = devices.settled(model, device)
         carried = getattr(owner, "description", None)
@@ -94,7 +95,8 @@ class Extractor:
     @contextmanager
     def ready(self) -> Iterator[None]:
         """Have the model on its device; afterwards it, and torch's random states, are as before."""
-        forked = [self.device] if self.device.type == "cuda" else []
+        places = [self.device, *devices.homes_of(self._modules)]
+        forked = [each for each in dict.fromkeys(places) if each.type == "cuda"]
         with torch.random.fork_rng(forked), devices.placed(self._module, self.device):
             try:
                 yield

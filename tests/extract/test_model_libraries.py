@@ -9,6 +9,7 @@ import textwrap
 import pytest
 import torch
 import wheels
+from PIL import Image
 from vision_transformer import images
 
 from pipeline.errors import ConfigError, DataError, MissingInputError
@@ -51,6 +52,21 @@ def test_a_folder_gives_the_model_that_was_saved(folder):
     assert attributes["weights_sha256"] == Extractor(net).attributes()["weights_sha256"]
     assert attributes["transformers_version"]
     assert model.transform is None
+
+
+def test_the_image_processor_of_a_folder_is_the_transform(folder):
+    path, _ = folder
+    settings = {
+        "image_processor_type": "ViTImageProcessor", "do_resize": True, "do_rescale": True,
+        "do_normalize": True, "rescale_factor": 1 / 255, "size": {"height": 16, "width": 16},
+        "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5], "resample": 2,
+    }  # fmt: skip
+    (path / "preprocessor_config.json").write_text(json.dumps(settings))
+    model = transformers.load(str(path), taps={"features": "vit.layernorm"}, **TOKENS)
+    pixels = model.transform(Image.new("RGB", (50, 40), (0, 51, 255)))
+    expected = torch.tensor([-1.0, -0.6, 1.0])[:, None, None].expand(3, 16, 16)
+    torch.testing.assert_close(pixels, expected)
+    assert '"size"' in Extractor(model).attributes()["transform"]
 
 
 def test_a_configuration_alone_needs_random_weights(folder, hugging_face):

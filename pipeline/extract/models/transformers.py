@@ -116,6 +116,12 @@ def _processor(transformers: Any, name: str, local: Mapping[str, Any]) -> Proces
         return Processor(transformers.AutoImageProcessor.from_pretrained(name, **local))
     except (OSError, ValueError):
         return None  # of a model that takes no images
+    except ImportError as error:
+        why = " ".join(str(error).split())
+        raise MissingInputError(
+            f"transformers: {name}: its image processor needs more ({why}): pip install "
+            "'featfold[models]'"
+        ) from error
 
 
 def _found(what: str, load: Callable[[], Any]) -> Any:
