@@ -215,8 +215,8 @@ class _Seen:
 
 
 def _refuse_other(store: Store, name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    unlike = [f"{key}: stored {then.get(key)!r}, asked for {given!r}"
-              for key, given in now.items() if then.get(key) != given]  # fmt: skip
+    unlike = [f"{key}: stored {then.get(key)!r}, asked for {now.get(key)!r}"
+              for key in (*now, "autocast") if then.get(key) != now.get(key)]  # fmt: skip
     if unlike:
         raise ExistsRefusedError(
             f"{store.path} has a split {name} already: {'; '.join(unlike)}; name another split or "

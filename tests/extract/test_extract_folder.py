@@ -180,6 +180,21 @@ def test_a_damaged_image_is_named_with_its_row(images):
         rows.read(4, 5)
 
 
+def test_threads_of_torch_decode_in_order(images):
+    torch = pytest.importorskip("torch")
+    before = torch.get_num_threads()
+    rows = folder(str(images))
+    whole = rows.read(0, 5).inputs
+    try:
+        torch.set_num_threads(3)
+        np.testing.assert_array_equal(rows.read(0, 5).inputs, whole)
+        (images / "class2" / "img9.PNG").write_bytes(b"not a png")
+        with pytest.raises(CorruptError, match=r"image 2 \(.*class2/img9\.PNG\) cannot"):
+            rows.read(0, 5)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_images_of_two_sizes_need_a_size(tmp_path):
     save(tmp_path / "a.png", size=(6, 4))
     save(tmp_path / "b.png", size=(4, 6))

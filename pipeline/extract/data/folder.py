@@ -53,9 +53,8 @@ class ImageFolder:
         Raises :class:`CorruptError` that names a damaged image.
         """
         named = [str(self.root / name) for name in self.names[start:stop]]
-        rows = [
-            self.prepared(name, f"image {start + row} ({name})") for row, name in enumerate(named)
-        ]
+        where = [f"image {start + row} ({name})" for row, name in enumerate(named)]
+        rows = self.prepared.all(named, where)
         return Batch(
             stacked(rows, named), self.labels[start:stop], np.arange(start, start + len(rows))
         )
@@ -78,7 +77,7 @@ def folder(
     default, where images lie in the folder itself) all images below have label -1.
 
     Images are turned as their EXIF data say and become RGB; ``transform`` makes a row of one PIL
-    image. Without one, rows are uint8 (h, w, 3), with a shorter side of ``size`` pixels (or
+    image, in as many threads as torch computes with. Without one, rows are uint8 (h, w, 3), with a shorter side of ``size`` pixels (or
     ``size`` [h, w]) by bicubic interpolation, and a square of ``crop`` pixels from the middle.
 
     Raises

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +45,18 @@ class Preparation:
         ``file`` is a path, an open file or a PIL image, ``what`` names it. Raises
         :class:`CorruptError` for a damaged image, :class:`DataError` for one of another kind.
         """
+        with _quiet():
+            return self._row(file, what)
+
+    def all(self, files: Sequence[Any], named: Sequence[str]) -> list[Any]:
+        """Return the rows of several files, decoded by as many threads as torch computes with."""
+        threads = min(len(files), sys.modules["torch"].get_num_threads() if _computes() else 1)
+        if threads < 2:
+            return [self(*each) for each in zip(files, named, strict=True)]
+        with _quiet(), ThreadPoolExecutor(threads, "decode") as pool:
+            return list(pool.map(self._row, files, named))
+
+    def _row(self, file: Any, what: str) -> Any:
         image = upright(file, what)
         if self.transform is None:
             return self.of_image(image, what)
@@ -123,19 +138,17 @@ def upright(file: Any, what: str) -> Any:
     """Return an image of a file, or a PIL image, in RGB and turned as its EXIF data say."""
     module, operations = _pillow("Image"), _pillow("ImageOps")
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sizes and of EXIF data: errors are raised
-            image = file if isinstance(file, module.Image) else module.open(file)
-            image.load()
-            if image.mode.startswith(DEEP):
-                raise DataError(
-                    f"{what} has {image.mode} pixels, of more than 8 bits: expected 8 bits a "
-                    "channel; convert it, with a range of grays that you choose"
-                )
-            image = operations.exif_transpose(image)
-            if image.mode == "P":  # whose transparency RGB cannot be made of
-                image = image.convert("RGBA")
-            return image if image.mode == "RGB" else image.convert("RGB")
+        image = file if isinstance(file, module.Image) else module.open(file)
+        image.load()
+        if image.mode.startswith(DEEP):
+            raise DataError(
+                f"{what} has {image.mode} pixels, of more than 8 bits: expected 8 bits a "
+                "channel; convert it, with a range of grays that you choose"
+            )
+        image = operations.exif_transpose(image)
+        if image.mode == "P":  # whose transparency RGB cannot be made of
+            image = image.convert("RGBA")
+        return image if image.mode == "RGB" else image.convert("RGB")
     except FileNotFoundError as error:
         raise MissingInputError(f"{what} is not there any more") from error
     except DataError:
@@ -144,6 +157,19 @@ def upright(file: Any, what: str) -> Any:
         raise CorruptError(
             f"{what} cannot be decoded ({type(error).__name__}: {error}); mend or remove it"
         ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Have pillow's warnings, of sizes and of EXIF data, ignored: what matters is raised."""
+    with warnings.catch_warnings():  # not by each thread: filters are those of the process
+        warnings.filterwarnings("ignore", module=r"PIL\b")
+        yield
+
+
+def _computes() -> bool:
+    """Tell whether torch is there; a folder can be looked at without."""
+    return hasattr(sys.modules.get("torch"), "get_num_threads")
 
 
 def stacked(rows: Sequence[Any], names: Sequence[str]) -> Any:
