@@ -2,11 +2,15 @@
 
 import torch
 
+from pipeline.extract.model import Description
+
 K, D, SIDE = 5, 6, 8
 
 
 class Net(torch.nn.Module):
     """Images (n, 3, 8, 8) to tokens (n, 16, 6) and logits (n, 5) of their mean."""
+
+    description = Description({}, {"features": "TD"})
 
     def __init__(self, rate=0.3, seed=0):
         super().__init__()
