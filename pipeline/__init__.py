@@ -1,7 +1,7 @@
 """featfold: fit out-of-distribution detectors and reduce metrics over features on disk.
 
 ``import pipeline as ff``: ``ff.fit``, ``ff.load``, ``ff.score``, ``ff.evaluate``, ``ff.run``,
-``ff.import_split``, ``ff.Store``, ``ff.detectors.NAME``, ``ff.metrics.NAME``, ``ff.ddp``. Each is
+``ff.import_split``, ``ff.tapped``, ``ff.Store``, ``ff.detectors.NAME``, ``ff.metrics.NAME``, ``ff.ddp``. Each is
 imported when it is first used.
 """
 
@@ -23,12 +23,13 @@ _HOMES = {
     "import_split": "pipeline.importing",
     "export_split": "pipeline.exporting",
     "Store": "pipeline.store",
+    "tapped": "pipeline.extract.taps",
     "to_pytorch_ood": "pipeline.pytorch_ood",
 }
 _MODULES = ("ddp", "detectors", "metrics")
 __all__ = ["Store", "__version__", "detectors", "evaluate", "fit", "metrics", "run", "score"]
 __all__ += ["Fitted", "ddp", "export_split", "import_split", "load", "measure", "select"]
-__all__ += ["to_pytorch_ood"]
+__all__ += ["tapped", "to_pytorch_ood"]
 
 
 def __getattr__(name: str) -> Any:

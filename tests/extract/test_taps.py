@@ -14,7 +14,6 @@ from vision_transformer import VisionTransformer, images
 import pipeline as ff
 from pipeline.errors import ConfigError, DataError, UnknownNameError
 from pipeline.extract.model import Extractor, weights_sha256
-from pipeline.extract.taps import tapped
 
 
 def hooks_of(model):
@@ -28,6 +27,7 @@ def vit():
 
 
 PREFIX = {"cls": 1, "registers": 4}
+tapped = ff.tapped
 
 
 def test_tokens_cls_and_registers_of_a_plain_transformer(vit):
