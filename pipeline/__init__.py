@@ -1,8 +1,8 @@
 """featfold: fit out-of-distribution detectors and reduce metrics over features on disk.
 
 ``import pipeline as ff``: ``ff.fit``, ``ff.load``, ``ff.score``, ``ff.evaluate``, ``ff.run``,
-``ff.import_split``, ``ff.tapped``, ``ff.Store``, ``ff.detectors.NAME``, ``ff.metrics.NAME``, ``ff.ddp``. Each is
-imported when it is first used.
+``ff.import_split``, ``ff.tapped``, ``ff.Store``, ``ff.detectors.NAME``, ``ff.metrics.NAME``,
+``ff.ddp``. Each is imported when it is first used.
 """
 
 from __future__ import annotations
