@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from s3_server import SECRET
 from test_cli_run import FROM_SOURCES, MADE
@@ -13,6 +14,7 @@ from test_cli_run import FROM_SOURCES, MADE
 from pipeline.store import Store, place
 
 SPLITS = ["id/train", "id/test", "ood/near/a", "ood/far/b"]
+MADE_SPLITS = ["id/train", "id/test", "ood/far/f"]
 
 
 @pytest.fixture
@@ -161,3 +163,50 @@ def test_a_bucket_that_is_not_there_ends_with_what_to_do(job, bucket, cli):
     assert ended.code == 4
     assert "there is no such bucket" in ended.err
     assert cli("inspect", "s3://no-such-bucket/x").code == 4
+
+
+def test_rows_are_imported_into_a_bucket_and_exported_from_it(bucket, cli, tmp_path):
+    rows = np.random.default_rng(0).standard_normal((50, 8)).astype("f4")
+    np.save(tmp_path / "features.npy", rows)
+    np.save(tmp_path / "labels.npy", np.arange(50) % 4)
+    ended = cli(
+        "import", tmp_path / "features.npy", "--store", bucket.store, "--split", "id/train",
+        "--labels", tmp_path / "labels.npy", "--classes", 4,
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert not list(tmp_path.glob("s3:*"))
+    ended = cli("export", bucket.store, tmp_path / "out", "--split", "id/train", "--to", "npy")
+    assert ended.code == 0, ended.err
+    (found,) = (tmp_path / "out").rglob("features*.npy")
+    np.testing.assert_array_equal(np.load(found), rows)
+
+
+def test_damaged_blocks_of_a_bucket_are_extracted_again_and_only_those(
+    from_sources, bucket, cli, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert cli("extract", from_sources).code == 0
+    records = [place.at(f"{bucket.store}/{s}/manifest/block-00000/zarr.json") for s in MADE_SPLITS]
+    written = [record.seen().content for record in records]
+    chunk = place.at(bucket.store) / "id/test/features/c/0/0"
+    whole = bytes(chunk.read_bytes())
+    chunk.write_bytes(whole[:-1] + b"!")
+    ended = cli("extract", from_sources, "--resume")
+    assert ended.code == 0, ended.err
+    assert bytes(chunk.read_bytes()) == whole
+    assert [r.seen().content == w for r, w in zip(records, written, strict=True)] == [
+        True, False, True,
+    ]  # fmt: skip
+
+
+def test_heads_and_names_are_kept_with_the_rows(bucket):
+    store = Store.create(bucket.store)
+    weights, bias = np.eye(4, 8), np.arange(4.0)
+    store.write_head(weights, bias)
+    np.testing.assert_array_equal(store.head().weight, weights)
+    store.write_head(weights, bias)  # again, which changes nothing
+    head = place.at(bucket.store) / "head"
+    (head / "zarr.json").unlink()  # as of a writer that was killed
+    store.write_head(weights, bias)
+    np.testing.assert_array_equal(Store.open(bucket.store).head().bias, bias)
