@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 
@@ -162,7 +163,8 @@ def mean_of_tokens(tokens: torch.Tensor, mask: torch.Tensor | None) -> torch.Ten
     contents = {"features": to_host(tokens), **masks}
     specs = {name: ArraySpec(rows.shape[1:], rows.dtype.name) for name, rows in contents.items()}
     schema = Schema(len(tokens), 0, specs)
-    return torch.from_numpy(Pooled("mean")(Chunk(schema, 0, len(tokens), contents)))
+    with np.errstate(invalid="ignore"):  # of tokens that are not finite
+        return torch.from_numpy(Pooled("mean")(Chunk(schema, 0, len(tokens), contents)))
 
 
 def to_host(rows: torch.Tensor) -> NDArray[Any]:

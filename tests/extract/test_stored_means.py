@@ -7,6 +7,7 @@ from torch import nn
 
 import pipeline as ff
 from pipeline.chunk import ArraySpec
+from pipeline.errors import DataError
 from pipeline.extract.filling import extract_split
 from pipeline.extract.passing import Manner
 from pipeline.extract.sources import Batch
@@ -33,14 +34,15 @@ class Maps:
         return Batch(self.x[start:stop], ids % 3, ids)
 
 
-def store_of(tmp_path, name, pooled, **options):
+def store_of(tmp_path, name, pooled, source=None, **options):
     store = Store.create(tmp_path / name)
     model = tapped(
         nn.Sequential(nn.Identity()), {"features": "0"}, layouts={"features": "NTD"}, pooled=pooled
     )
     extract_split(
-        store, "id/train", model, Maps(), classes=3, block_nbytes=2000, chunk_nbytes=900, **options
-    )
+        store, "id/train", model, source or Maps(), classes=3, block_nbytes=2000, chunk_nbytes=900,
+        **options,
+    )  # fmt: skip
     return store
 
 
@@ -86,6 +88,23 @@ def test_masked_tokens_have_masked_means(tmp_path):
     expected = ff.fit("mahalanobis", plain, cache=tmp_path / "b")["mahalanobis"]
     assert found.scorer == expected.scorer
     assert found.rows == expected.rows
+
+
+def test_rows_that_are_not_finite_are_found_in_the_means_too(tmp_path):
+    source = Maps()
+    source.x[7, 2, 1] = np.nan
+    source.x[30, :2, 0] = np.inf, -np.inf
+    results = []
+    for name, pooled in (("plain", False), ("pooled", True)):
+        split = store_of(
+            tmp_path, name, pooled, source=source, manner=Manner(7, nonfinite="keep")
+        ).split("id/train")
+        with pytest.raises(DataError, match=r"features are not finite, first row 7, columns \[1\]"):
+            ff.fit("mahalanobis", split, cache=tmp_path / f"{name}.cache")
+        found = ff.fit("mahalanobis", split, nonfinite="skip", cache=tmp_path / f"{name}.cache")
+        results.append((found["mahalanobis"].scorer, found["mahalanobis"].rows))
+    assert results[0] == results[1]
+    assert results[0][1] == (ROWS - 2, ROWS)
 
 
 def test_features_that_are_cast_are_pooled_as_they_are_stored(tmp_path):
