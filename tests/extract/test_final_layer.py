@@ -66,6 +66,9 @@ def test_a_head_on_the_class_token_is_saved_and_used(vit, tmp_path, head):
     with torch.no_grad():
         logits = vit.eval()(Pictures().x).double()
     np.testing.assert_allclose(own, -logits.logsumexp(1).numpy(), rtol=1e-5)
+    fitted = ff.fit("energy", split, head="model", cache=tmp_path / "b")
+    fitted.save(tmp_path / "saved")
+    np.testing.assert_array_equal(ff.load(tmp_path / "saved")["energy"](split), own)
     vim = {"name": "vim", "pool": "cls"}
     assert ff.fit(vim, split, head="model", cache=tmp_path / "c")
     with pytest.raises(ConfigError, match="give both the same pool"):
