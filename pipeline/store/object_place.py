@@ -194,9 +194,9 @@ class ObjectPlace:
         return object_client.ask(self.scheme, self.bucket, what, key, *rest)
 
 
-def each(call: Any, items: list[Any]) -> list[Any]:
+def each(call: Any, items: list[Any], at_once: int = AT_ONCE) -> list[Any]:
     """Return ``call`` of each item, several at the same time."""
     if len(items) < 2:
         return [call(item) for item in items]
-    with ThreadPoolExecutor(min(AT_ONCE, len(items)), thread_name_prefix="featfold-ask") as pool:
+    with ThreadPoolExecutor(min(at_once, len(items)), thread_name_prefix="featfold-ask") as pool:
         return list(pool.map(call, items))

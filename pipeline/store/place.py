@@ -76,6 +76,10 @@ def check_url(given: str) -> None:
         at(given)
 
 
-def each(call: Callable[[T], R], items: Iterable[T], place: Place) -> list[R]:
-    """Return ``call`` of each item: of small objects, many at the same time."""
-    return list(map(call, items)) if is_local(place) else object_place.each(call, list(items))
+def each(
+    call: Callable[[T], R], items: Iterable[T], place: Place, at_once: int = object_place.AT_ONCE
+) -> list[R]:
+    """Return ``call`` of each item: in an object store, of several at the same time."""
+    if is_local(place):
+        return list(map(call, items))
+    return object_place.each(call, list(items), at_once)

@@ -29,6 +29,8 @@ from pipeline.store.declaration import Declaration
 from pipeline.store.place import Place, each, is_local
 from pipeline.store.raw_writer import RawWriter, is_raw, is_whole
 
+UPLOADS = 4
+"""Chunks that are on their way to an object store at the same time."""
 REPLACES = "replaces"
 REPLACED = r"\.[^/\\]+\.replaced-[0-9a-f]{8}"
 """Names of stores that were moved aside."""
@@ -285,7 +287,9 @@ class SplitWriter:
             raw = RawWriter(directory, spec, size, array.fill_value)
             checksums = raw.write(pieces, rows_of)
         else:
-            checksums = [_put_piece(array, piece, rows_of(piece)) for piece in pieces]
+            checksums = each(
+                lambda piece: _put_piece(array, piece, rows_of(piece)), pieces, directory, UPLOADS
+            )
         disk.sync_names(files, top=directory / "c")
         crc32c = 0
         for piece, own in zip(pieces, checksums, strict=True):
