@@ -14,7 +14,7 @@ from pipeline import config
 from pipeline.errors import ConfigError, DataError, FeatfoldError, MissingInputError
 from pipeline.extract.filling import Share, extract_split
 from pipeline.extract.model import Extractor, weights_sha256
-from pipeline.extract.probes import adascale, checkpoints, dropout, odin
+from pipeline.extract.probes import adascale, checkpoints, dropout, mahalanobis, odin
 from pipeline.extract.sources import Batch
 from pipeline.extract.taps import tapped
 from pipeline.fill import model_of
@@ -173,6 +173,25 @@ def test_detectors_are_fitted_through_a_probed_model_as_all_others(weights, stre
 def test_a_model_that_is_not_probed_is_told_by_which_probe(name, probe):
     with pytest.raises(MissingInputError, match=f"the probe {probe} writes it at extraction"):
         ff.fit(name, loader(), model=Net(), head="lda")
+
+
+def test_gaussians_of_one_split_perturb_the_rows_of_another(tmp_path):
+    store = extracted(tmp_path / "store", Pictures(), Net())
+    fitted = ff.fit("mahalanobis_odin", store.split("id/train"), workers=1)
+    fitted.save(tmp_path / "gaussians")
+    moved, still = (mahalanobis(Net(), tmp_path / "gaussians", each) for each in (0.01, 1e-12))
+    for name, model in (("id/test", moved), ("id/val", still)):
+        extract_split(store, name, model, Pictures(30), classes=K, batch_rows=7)
+    scores, plain = (
+        ff.score(fitted, store.split(name), workers=1)["mahalanobis_odin"]
+        for name in ("id/test", "id/val")
+    )
+    usual = ff.fit("mahalanobis", store.split("id/train"), workers=1)
+    expected = ff.score(usual, store.split("id/val"), workers=1)["mahalanobis"]
+    np.testing.assert_allclose(plain, expected, rtol=1e-5)
+    assert (scores < plain).all(), "moved towards the nearest class"
+    with pytest.raises(MissingInputError, match="probe mahalanobis writes it"):
+        ff.score(fitted, store.split("id/train"), workers=1)
 
 
 JOB = """\

@@ -69,7 +69,7 @@ def check_at(base: Base, at: str | None, probe: str) -> None:
         )
 
 
-def check_std(std: Sequence[float] | None) -> tuple[float, ...]:
+def check_std(std: Any) -> tuple[float, ...]:
     """Return standard deviations per channel; :class:`ConfigError` where one is not above 0."""
     found = tuple(std) if isinstance(std, (list, tuple)) else (std,) * (std is not None)
     if any(isinstance(each, (bool, str)) or not 0 < each < float("inf") for each in found):
