@@ -77,8 +77,9 @@ def folder(
     default, where images lie in the folder itself) all images below have label -1.
 
     Images are turned as their EXIF data say and become RGB; ``transform`` makes a row of one PIL
-    image, in as many threads as torch computes with. Without one, rows are uint8 (h, w, 3), with a shorter side of ``size`` pixels (or
-    ``size`` [h, w]) by bicubic interpolation, and a square of ``crop`` pixels from the middle.
+    image, in as many threads as torch computes with. Without one, rows are uint8 (h, w, 3), with a
+    shorter side of ``size`` pixels (or ``size`` [h, w]) by bicubic interpolation, and a square of
+    ``crop`` pixels from the middle.
 
     Raises
     ------
