@@ -71,6 +71,8 @@ class Proxy:
         self.got: Counter[str] = Counter()
         self.asked: Counter[str] = Counter()
         self.every, self.failed = 0, 0
+        self.goes_at, self.away = 0, 0
+        """The request, counted from now, at which the service goes away; how often it has."""
         self.faults = itertools.cycle(("500", "503", "cut before", "cut after", "cut inside"))
         self.refuse: dict[str, int] = {}
         """Method -> status that every such request is answered with."""
@@ -116,6 +118,12 @@ class Proxy:
             server.shutdown()
             server.server_close()
 
+    def _leave(self) -> None:
+        self.stop()
+        self.away += 1
+        time.sleep(1.5)
+        self.start()
+
     @property
     def is_up(self) -> bool:
         return self._server is not None
@@ -129,6 +137,10 @@ class Proxy:
     def fault(self) -> str:
         """Return what is to go wrong with the next request; nothing, most times."""
         with self._lock:
+            self.goes_at -= 1
+            if self.goes_at == 0:
+                threading.Thread(target=self._leave).start()
+                return "cut before"
             if not self.every or next(self._count) % self.every:
                 return ""
             self.failed += 1

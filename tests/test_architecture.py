@@ -52,6 +52,7 @@ FOLDERS_OF_STRANGERS = ("detectors",)  # files that may not import one another
 
 FENCES = {
     "zarr": ("store",),
+    "obstore": ("store",),
     "dask": ("engine", "cluster"),
     "distributed": ("engine", "cluster"),
     "torch": (  # bench/peer.py runs in an interpreter of its own

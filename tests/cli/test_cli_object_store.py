@@ -60,6 +60,11 @@ def test_a_run_over_a_bucket_gives_the_numbers_of_one_over_a_folder(
     assert there["provenance"]["checksums"] == here["provenance"]["checksums"]
     got = bucket.chunks()
     assert {key.rsplit("/c/")[0].rsplit("/")[-1] for key in got} == {"features", "labels", "plain"}
+    fetched = {key: n for key, n in got.items() if "/features/" in key}
+    store = place.at(bucket.store)
+    assert len(fetched) == 4
+    for key, nbytes in fetched.items():  # once, whatever the number of passes
+        assert nbytes == len((store / key).read_bytes())
     assert not (tmp_path / "s3:").exists()
     for secret in (SECRET, "AKIATESTONLY"):
         assert secret.encode() not in below(tmp_path)
@@ -82,6 +87,18 @@ def test_a_run_in_processes_over_a_service_that_fails_gives_the_same_numbers(
     assert bucket.failed > 3
     here, there = results(tmp_path / "runs/small"), results(tmp_path / "remote/small")
     assert numbers(there) == numbers(here)
+
+
+@pytest.mark.parametrize("request_number", [8, 60])
+def test_a_run_waits_for_a_service_that_is_stopped_and_started(
+    job, job_at_url, bucket, cli, tmp_path, request_number
+):
+    assert cli("run", job).code == 0
+    bucket.goes_at = request_number
+    ended = cli("run", job_at_url, "--set", f"resources.cache={tmp_path / 'cache'}")
+    assert ended.code == 0, ended.err
+    assert bucket.away == 1
+    assert numbers(results(tmp_path / "remote/small")) == numbers(results(tmp_path / "runs/small"))
 
 
 def test_plan_and_inspect_read_a_bucket(job_at_url, bucket, cli, tmp_path):
