@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from pipeline import files
 from pipeline.chunk import Split
 from pipeline.engine import Job
+from pipeline.engine.streaming import MORE_ROWS
 from pipeline.errors import ConfigError, FeatfoldError
 from pipeline.inputs import (
     VAL_SPLIT,
@@ -163,10 +164,12 @@ def _planned_straight(
             f"before the first row: pass classes=, have the model give logits, or give {FILES}"
         )
     split = loaded.streamed()
-    few = None
+    few: list[dict[str, Job]] = []
     if split.shape.rows is None or others:
-        rows = split.shape.rows or loaded.batch_rows
-        few = prepare(split.like(split.name, rows), *(split.like(e.name, rows) for e in others))
+        for rows in (loaded.batch_rows, MORE_ROWS):
+            count = split.shape.rows or rows
+            streams = [split.like(name, count) for name in (split.name, *(e.name for e in others))]
+            few.append(prepare(*streams))
     prepared = prepare(split, *(split.like(each.name, None) for each in others))
     return streaming(
         prepared, few, cluster=call.cluster, workers=call.workers, memory=call.memory,

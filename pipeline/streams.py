@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ def refusal_of(asked: Asked, remedy: str = FILES) -> FeatfoldError:
 
 def streaming(
     prepared: Mapping[str, Job],
-    few: Mapping[str, Job] | None,
+    few: Sequence[Mapping[str, Job]] = (),
     *,
     cluster: str = "auto",
     workers: int | None = None,
@@ -90,7 +91,8 @@ def streaming(
 ) -> Workplace:
     """Plan jobs over streams, and return what runs them: nothing is read for it.
 
-    ``few`` are the same jobs over streams of few rows, where nobody knows how many there will be.
+    ``few`` are the same jobs over streams of few rows and of more, where nobody knows how many
+    there will be.
     Unless ``workers`` is 1, threads fold beside that of the model, one less than there are workers
     and as many as memory allows: each folds a block, and chunks of the others wait.
 
@@ -107,9 +109,9 @@ def streaming(
             f"threads, or give {FILES}"
         )
     names = [name for name in prepared if name != HEAD]
-    passes_of_few = _passes_of_few(few, names, stage) if few is not None else None
+    passes_of_few = _passes_of_few(few, names, stage) if few else None
     tabled = passes_of_few is not None and bool(_tables(passes_of_few))
-    planned = few if few is not None and tabled else prepared  # scores: as many as there are rows
+    planned = few[0] if tabled else prepared  # scores: as many as there are rows
     passes, outcomes = rehearse(planned, stage=stage)
     _refuse_second_reads(passes, names)
     if passes_of_few is not None and not tabled:
@@ -181,12 +183,17 @@ def _refuse_second_reads(passes: Sequence[Pass], names: Sequence[str]) -> None:
         raise refusal_of(asked)
 
 
-def _passes_of_few(few: Mapping[str, Job], names: Sequence[str], stage: str) -> list[Pass]:
-    """Return the passes over few rows; refuse a fit that keeps rows of the data."""
-    try:
-        passes, _ = rehearse(few, stage=stage)
-    except (ConfigError, DataError):  # of so few rows
-        raise _depends(names) from None
+def _passes_of_few(
+    several: Sequence[Mapping[str, Job]], names: Sequence[str], stage: str
+) -> list[Pass]:
+    """Return the passes over the fewest rows that are enough; refuse a fit that keeps rows."""
+    *fewer, most = several
+    for few in fewer:
+        with suppress(ConfigError, DataError):  # such as more components than so few rows have
+            passes, _ = rehearse(few, stage=stage)
+            break
+    else:
+        passes, _ = rehearse(most, stage=stage)
     _refuse_second_reads(passes, names)
     if stage == "fit" and (tables := _tables(passes)):
         raise _depends(tables)

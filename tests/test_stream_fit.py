@@ -213,7 +213,7 @@ class Endless(IterableDataset):
     "data",
     [
         lambda: DataLoader(Endless(), batch_size=7),
-        lambda: iter(loader(7)),
+        lambda: (pair for pair in loader(7)),
         lambda: list(loader(7)),
         lambda: loader(7, collate_fn=lambda rows: default_collate(rows)),
     ],
@@ -230,6 +230,15 @@ def test_loaders_of_unknown_length(data):
     with pytest.raises(ConfigError, match="what knn ask of the data depends on how many rows"):
         fit(["knn", "mahalanobis"], data(), stream=True)
     assert fit(["knn"], data())["knn"].scorer == fit(["knn"], stream=True)["knn"].scorer
+
+
+@pytest.mark.parametrize("stream", [True, False, None])
+def test_the_first_batch_of_unknown_many_is_not_taken_for_all_rows(stream):
+    chosen = {"kpca": {"name": "kpca", "components": 6}}
+    found = fit(chosen, (pair for pair in loader(4)), stream=stream)
+    assert found["kpca"].scorer == fit(chosen)["kpca"].scorer
+    with pytest.raises(ConfigError, match="components: 7000 of 8 features"):
+        fit({"kpca": {"name": "kpca", "components": 7000}}, stream=stream)
 
 
 def test_classes_must_be_known_before_the_first_row_is_folded():

@@ -25,6 +25,8 @@ from pipeline.fold import Partial, fields_read, fold, step_of
 from pipeline.plan import Pass, Work
 
 Pieces = Iterator[Block | Chunk]
+MORE_ROWS = 2**16
+"""Rows that nobody thinks too few, where a first batch is all that is known of how many come."""
 
 
 @runtime_checkable

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_collate
 
 from pipeline.chunk import Split
+from pipeline.engine.streaming import MORE_ROWS
 from pipeline.errors import ConfigError, DataError, FeatfoldError
 from pipeline.extract.final_layer import checked, saved
 from pipeline.extract.model import Extractor, count_rows, integers
@@ -99,10 +100,12 @@ class Loaded:
         reading = self._reading
         with TemporaryRows(folder / reading.name.replace("/", "+")) as rows:
             shapes = {name: (array.shape[1:], array.dtype) for name, array in self._first.items()}
-            promised = rows.promised(shapes, _rows_to_come(self._loader, self.batch_rows))
+            count, known = _rows_to_come(self._loader, self.batch_rows)
+            promised = rows.promised(shapes, count)
             rows.check_room(promised)
-            if reading.classes is not None:
-                check(reading.split(promised))
+            if reading.classes is not None and (known or not _passes(check, promised, reading)):
+                more = promised if known else rows.promised(shapes, max(count, MORE_ROWS))
+                check(reading.split(more))
             for contents in self._contents():
                 rows.add(contents, _rows_of(contents))
         return reading.split(rows.arrays())
@@ -317,14 +320,22 @@ def _batches_promised(loader: Any) -> int | None:
     return None
 
 
-def _rows_to_come(loader: Any, count: int) -> int:
-    """Return about how many rows a loader says it has: those of its first batch if it does not."""
+def _rows_to_come(loader: Any, count: int) -> tuple[int, bool]:
+    """Return about how many rows a loader has, and whether it says so: else as the first batch."""
     known = []
     sizes: tuple[tuple[Any, int], ...] = ((getattr(loader, "dataset", None), 1), (loader, count))
     for sized, each in sizes:
         with suppress(TypeError):  # of unknown length
             known.append(len(sized) * each)
-    return max(count, min(known, default=0))
+    return max(count, min(known, default=0)), bool(known)
+
+
+def _passes(check: Check, promised: Mapping[str, Any], reading: _Reading) -> bool:
+    """Tell whether a check passes; too little memory for few rows is too little for any."""
+    with suppress(ConfigError, DataError):  # such as more components than so few rows have
+        check(reading.split(promised))
+        return True
+    return False
 
 
 def _check_layout(split: str, name: str, array: NDArray[Any], declared: str | None) -> None:
