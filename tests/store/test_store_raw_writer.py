@@ -64,6 +64,7 @@ def test_rows_are_asked_for_in_order_and_by_one_thread_at_a_time(path):
     pieces = pieces_of(rows, 3)
     RawWriter(directory, spec, 3, np.nan).write(pieces, rows_of)
     assert asked == list(range(0, rows, 3))
+    assert len({file.name for file in directory.rglob("*.partial")}) == 0
     written = zarr.open_array(str(directory), mode="r")[:]
     np.testing.assert_array_equal(written[:, 0], np.arange(rows) // 3 * 3)
 
