@@ -228,6 +228,7 @@ def bucket(s3_port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
     create_bucket(s3_port, proxy.bucket)
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     for name, value in {**ENVIRONMENT, "AWS_ENDPOINT_URL": proxy.url}.items():
         monkeypatch.setenv(name, value)
     proxy.start()

@@ -179,22 +179,18 @@ def test_a_split_pickles_as_its_name(bucket):
     check(pickle.loads(sent))
 
 
-def test_the_same_numbers_from_threads_processes_and_a_folder(bucket, path, tmp_path):
+def test_the_same_numbers_as_from_a_folder(bucket, path, tmp_path):
     for name, rows in (("id/train", 83), ("ood/far/x", 40)):
         fill(path, name, rows)
         fill(bucket.store, name, rows)
     scores = []
-    for number, (at, cluster) in enumerate(
-        [(path, "threads"), (bucket.store, "threads"), (bucket.store, "local")]
-    ):
-        options = {"workers": 2, "cache": tmp_path / str(number)}
+    for number, at in enumerate((path, bucket.store)):
+        options = {"cluster": "threads", "workers": 2, "cache": tmp_path / str(number)}
         store = Store.open(at)
-        split, other = store.split("id/train"), store.split("ood/far/x")
-        fitted = ff.fit(["mahalanobis", "knn"], split, cluster=cluster, **options)
-        scores.append(ff.score(fitted, other, cluster="threads", **options))
+        fitted = ff.fit(["mahalanobis", "knn"], store.split("id/train"), **options)
+        scores.append(ff.score(fitted, store.split("ood/far/x"), **options))
     for name, expected in scores[0].items():
-        for found in scores[1:]:
-            np.testing.assert_array_equal(found[name], expected)
+        np.testing.assert_array_equal(scores[1][name], expected)
 
 
 def test_partials_of_a_store_at_a_url_are_kept_at_home(bucket, tmp_path, monkeypatch):
@@ -322,3 +318,31 @@ def test_an_empty_prefix_is_no_store(bucket):
     assert not Store.is_at(bucket.store)
     with pytest.raises(MissingInputError, match=f"{bucket.store} is not there"):
         Store.open(bucket.store)
+
+
+def test_chunks_of_nothing_but_fill_values_are_written_as_well(bucket):
+    writer = Store.create(bucket.store).create_split("ood/val", SPECS, classes=K, rows=20, **SIZES)
+    rows = rows_of(0, 20) | {"labels": np.full(20, -1), "ids": np.full(20, -1)}
+    rows["features"] = np.full_like(rows["features"], np.nan)
+    writer.write(0, rows)
+    keys = objects(bucket.store)
+    assert f"{bucket.store}/ood/val/labels/c/0" in keys
+    found = read(Store.open(bucket.store).split("ood/val", verify=True))
+    assert (found["labels"] == -1).all()
+    assert np.isnan(found["features"]).all()
+
+
+def test_metadata_of_two_formats_is_refused_and_nothing_written(bucket):
+    fill(bucket.store)
+    (place.at(bucket.store) / ".zgroup").write_bytes(b'{"zarr_format": 2}')
+    before = objects(bucket.store)
+    with pytest.raises(ConfigError, match="zarr format 2"):
+        Store.open(bucket.store)
+    assert objects(bucket.store) == before
+
+
+def test_reading_needs_no_right_to_write(bucket):
+    fill(bucket.store)
+    bucket.refuse = {"PUT": 403, "POST": 403, "DELETE": 403}
+    split = Store.open(bucket.store).split("id/train", verify=True)
+    ff.fit("mahalanobis", split, cluster="threads", workers=1)
