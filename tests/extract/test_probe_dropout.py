@@ -102,6 +102,12 @@ def test_every_module_drops_as_torch_does(module, shape, channels):
     assert abs(stay.float().mean() - (1 - rate)) < 4 * (0.24 / count) ** 0.5
 
 
+@pytest.mark.parametrize("module", [torch.nn.Dropout, torch.nn.AlphaDropout])
+def test_a_rate_of_one_leaves_nothing(module):
+    net = torch.nn.Sequential(module(1.0))
+    assert not dropout(net, 2, logits="features")(torch.rand(3, 4))["dropout_logits"].any()
+
+
 def test_masks_are_even_and_differ_between_rows_runs_and_calls():
     keys = row_keys(torch.arange(400.0)[:, None], seed=0)
     assert len(set(keys)) == 400

@@ -147,6 +147,8 @@ def _dropped(
     module: Any, x: torch.Tensor, p: float, keys: list[int], run: tuple[int, int]
 ) -> torch.Tensor:
     """Return x with entries, or whole channels, dropped as the module would in training mode."""
+    if p >= 1:
+        return torch.zeros_like(x)
     rows, n = x.shape[0], len(keys)
     if isinstance(module, WHOLE_CHANNELS) and x.ndim < 3:
         raise DataError(
@@ -164,4 +166,4 @@ def _dropped(
     if isinstance(module, SELU):
         scale = ((1 - p) * (1 + p * ALPHA**2)) ** -0.5
         return scale * (torch.where(stay, x, ALPHA) - ALPHA * p)
-    return torch.where(stay, x / (1 - p), 0) if p < 1 else torch.zeros_like(x)
+    return torch.where(stay, x / (1 - p), 0)

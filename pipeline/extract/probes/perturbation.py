@@ -47,8 +47,8 @@ def odin(
     be lost; :class:`DataError` where no gradient reaches the inputs.
 
     Reference: Liang, Li and Srikant 2018, "Enhancing the reliability of out-of-distribution image
-    detection in neural networks", arXiv 1706.02690. ``largest=1``: i-ODIN, Regmi 2025 (ASCOOD), as
-    in its code.
+    detection in neural networks", arXiv 1706.02690. ``largest=1``: i-ODIN, Regmi 2024, "Going
+    beyond conventional OOD detection", arXiv 2411.10794, as in OpenOOD's code.
     Differs from the reference code: an entry without gradient stays, where that code, and OpenOOD,
     move it by - epsilon.
     """
