@@ -13,6 +13,7 @@ from pipeline import arrays
 from pipeline.arrays import Array
 from pipeline.chunk import ArraySpec, Chunk, Schema
 from pipeline.errors import DataError
+from pipeline.tasks import shape_remedy
 
 SCORES = "scores"
 """Array that metrics of ranks read: scores of elements, one a row."""
@@ -92,23 +93,14 @@ def _predictions(p: Array, y: Array, task: str, classes: int, name: str) -> dict
             "one number for each label"
         )
     if tuple(p.shape) != expected:
+        remedy = shape_remedy(p.shape, y.shape, floats=floats, task=task, classes=classes)
         raise DataError(
             f"{name}: preds of {p.dtype} have shape {tuple(p.shape)}; expected {expected} "
-            f"beside a target of {tuple(y.shape)}{_remedy(p, y, floats, task)}"
+            f"beside a target of {tuple(y.shape)}{remedy}"
         )
     if not floats:
         return {"predictions": _whole(p)}
     return {"logits": p, SCORES: p} if task == "binary" else {"logits": p}
-
-
-def _remedy(p: Array, y: Array, floats: bool, task: str) -> str:
-    if floats and task == "multiclass" and p.shape == y.shape:
-        return ": floats are scores of every class; give predicted classes as integers"
-    if floats and task == "binary" and p.ndim == y.ndim + 1:
-        return ": give the scores of the positive class alone, preds[:, 1]"
-    if not floats and p.ndim == y.ndim + 1:
-        return ": give the class of each element, not one-hot rows"
-    return ""
 
 
 def _weights(weights: Any, y: Array, name: str) -> Array:

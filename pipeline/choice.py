@@ -21,6 +21,15 @@ EVERY_LABEL: Mapping[str, Any] = {"where": Every()}
 """Option of metrics: a label below 0 is void only where it is ignored, else it is refused."""
 WEIGHTS = "weights"
 """Array of the weights of rows."""
+OTHER_OPTIONS: Mapping[str, str] = {
+    "average": "an option of one metric: give a value such as ff.metrics.IoU(average='micro')",
+    "ignore_index": "called ignore here",
+    "k": "called top_k here",
+    "num_classes": "called classes here",
+    "num_labels": "called classes here",
+    "sample_weight": "given to each update: weighted=True, and update(..., weights=)",
+}
+"""Options of other libraries, and what is said of them."""
 RESERVED = frozenset({"mean", "micro", "weighted", "classes_averaged"})
 """What keys of averages end in."""
 
@@ -38,6 +47,17 @@ class Choice:
     def declaration(self) -> str:
         """Digest of all of it: what two sets of states must share to be merged."""
         return digest([self.task, self.classes, self.class_names, sorted(self.metrics.items())])
+
+    def check_weights_given(self, batch: str) -> None:
+        """Raise :class:`ConfigError` if a batch has no weights, and some metric counts by them."""
+        asking = [
+            name for name, one in self.metrics.items() if getattr(one, "weights", None) == WEIGHTS
+        ]
+        if asking:
+            raise ConfigError(
+                f"{batch}: {', '.join(asking)} count rows by their weights; pass weights= to "
+                "update, one number for each row"
+            )
 
     def check_weighted(self) -> None:
         """Raise :class:`ConfigError` naming the metrics that do not count rows by weights."""
@@ -81,24 +101,48 @@ class Choice:
         return name + own[len(stem) :]
 
 
+def declared(choice: Choice) -> dict[str, str]:
+    """Return what is declared, option by option, to name what differs between two."""
+    found = {"classes": str(choice.class_names or choice.classes), "task": choice.task}
+    for name, metric in choice.metrics.items():
+        found[name] = type(metric).__name__
+        if dataclasses.is_dataclass(metric):
+            fields = dataclasses.fields(metric)
+            found |= {f"{name}.{f.name}": repr(getattr(metric, f.name)) for f in fields}
+    return found
+
+
+def differing(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """Say how two declarations differ: the first few options that do."""
+    keys = [key for key in {**ours, **theirs} if theirs.get(key) != ours.get(key)]
+    words = [f"{key} {theirs.get(key, 'none')}, not {ours.get(key, 'none')}" for key in keys[:3]]
+    more = f"; {len(keys) - 3} more" if len(keys) > 3 else ""
+    return "; ".join(words) + more
+
+
 def choice(
     given: Metrics,
     *,
-    classes: int | Sequence[str],
+    classes: int | Sequence[str] | None,
     task: str,
     ignore: int | Sequence[int],
     top_k: int,
     threshold: float,
     weighted: bool = False,
+    others: Mapping[str, Any] | None = None,
 ) -> Choice:
     """Return the metrics that ``given`` names: a name, a value, several, or a mapping to one.
 
     Names are made with the options given here where they have them, and values take those that they
     leave at their defaults: ``IoU(average="none")`` ignores what the others ignore. All must be of
-    one task. With ``weighted`` every metric must count rows by their weights.
-    Raises :class:`ConfigError` for two metrics of one name.
+    one task. With ``weighted`` every metric must count rows by their weights. ``others`` are
+    options that are none here. Without ``classes`` a binary task has 2.
+    Raises :class:`ConfigError` for two metrics of one name, :class:`TypeError` for other options.
     """
-    number, class_names = _classes(classes)
+    for option in others or {}:
+        said = OTHER_OPTIONS.get(option, "no option of a collection, nor of measure")
+        raise TypeError(f"{option}: it is {said}")
+    number, class_names = _classes(classes, task)
     check_task(task, number)
     # A threshold of 0.5 is one of probabilities, and so is what stands beside it.
     kind = "logits" if task == "multiclass" else "probabilities"
@@ -124,7 +168,11 @@ def check_task(task: str, classes: int) -> None:
         raise ConfigError(f"classes: {classes}; binary metrics have 2, of which 1 is positive")
 
 
-def _classes(given: int | Sequence[str]) -> tuple[int, tuple[str, ...]]:
+def _classes(given: int | Sequence[str] | None, task: str) -> tuple[int, tuple[str, ...]]:
+    if given is None:
+        if task == "binary":
+            return 2, ()
+        raise ConfigError(f"classes: a {task} task needs their number, or a list of their names")
     if isinstance(given, int | np.integer) and not isinstance(given, bool):
         return int(given), ()
     if isinstance(given, str) or not isinstance(given, Sequence):

@@ -19,7 +19,7 @@ import numpy as np
 
 from pipeline import arrays, files
 from pipeline.batches import SCORES, batch, elements, empty_batch
-from pipeline.choice import Metrics, choice
+from pipeline.choice import Metrics, choice, declared, differing
 from pipeline.chunk import Chunk, Schema
 from pipeline.content import digest, from_tree, to_tree
 from pipeline.errors import ConfigError, CorruptError, DataError, MissingInputError
@@ -28,7 +28,7 @@ from pipeline.running import AnyStatistic, Running, is_additive, leaves, rebuilt
 
 __all__ = ["Collection"]
 
-DECLARATION, SCHEMA, UPDATES = "declaration", "schema", "updates"
+DECLARATION, DECLARED, SCHEMA, UPDATES = "declaration", "declared", "schema", "updates"
 
 
 class Collection:
@@ -36,9 +36,10 @@ class Collection:
 
     ``metrics``: names such as ``"iou"``, values such as ``ff.metrics.IoU(average="none")``, a list
     of these, or a mapping from the name that keys start with. ``classes`` is their number, or
-    their names. ``task``: ``multiclass``, ``binary`` (class 1 is positive) or ``multilabel``.
-    ``task``, ``ignore``, ``top_k`` and ``threshold`` are those of names, and of values that leave
-    them at their defaults. ``weighted``: rows count by the weights that come with each batch.
+    their names, 2 in a binary task. ``task``: ``multiclass``, ``binary`` (class 1 is positive) or
+    ``multilabel``. ``task``, ``ignore``, ``top_k`` and ``threshold`` are those of names, and of
+    values that leave them at their defaults. ``weighted``: rows count by the weights that come with
+    each batch.
 
     Raises :class:`ConfigError` for metrics that go by one name, and for those that must read
     their data more than once.
@@ -48,18 +49,22 @@ class Collection:
         self,
         metrics: Metrics,
         *,
-        classes: int | Sequence[str] = 2,
+        classes: int | Sequence[str] | None = None,
         task: str = "multiclass",
         ignore: int | Sequence[int] = (),
         top_k: int = 1,
         threshold: float = 0.5,
         weighted: bool = False,
         prefix: str = "",
+        **others: Any,
     ) -> None:
         self.choice = choice(
             metrics, classes=classes, task=task, ignore=ignore, top_k=top_k, threshold=threshold,
-            weighted=weighted,
+            weighted=weighted, others=others,
         )  # fmt: skip
+        for name, metric in self.items():
+            if getattr(metric, "keeps_rows", False):
+                raise ConfigError(f"{name} keeps a table of all rows: compute it with ff.measure")
         self.prefix = prefix
         self._running: Running | None = None
         self._updates = 0
@@ -72,9 +77,11 @@ class Collection:
         A batch that is refused with :class:`DataError` changes nothing. Raises
         :class:`ConfigError` for ``weights`` that some metric would not count.
         """
-        if weights is not None:
-            self.choice.check_weighted()
         name = f"update {self._updates + 1}"
+        if weights is None:
+            self.choice.check_weights_given(name)
+        else:
+            self.choice.check_weighted()
         chunk = batch(
             preds, target, weights, task=self.choice.task, classes=self.choice.classes, name=name
         )
@@ -91,7 +98,12 @@ class Collection:
         Raises :class:`ConfigError` for one that declares other metrics, classes or options.
         """
         for other in others:
-            self._check_declaration(other.declaration)
+            if not isinstance(other, Collection):
+                raise ConfigError(
+                    f"merge: {other!r} is no Collection; what save wrote is taken in by a clone: "
+                    "part = collection.clone(); part.load(path); collection.merge(part)"
+                )
+            self._check_declaration(other.declaration, declared(other.choice))
         for other in others:
             self._add(other._running, other._updates)
 
@@ -217,9 +229,14 @@ class Collection:
         return made
 
     def state_dict(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return all that was taken in as arrays by key, for :meth:`load_state_dict`."""
+        """Return all that was taken in as numpy arrays by key, for :meth:`load_state_dict`.
+
+        In a file of torch.save they need ``torch.load(weights_only=False)``, unless each is made a
+        tensor, which is loaded as well; :meth:`save` writes a file that runs nothing when read.
+        """
         about = {
             DECLARATION: self.declaration,
+            DECLARED: declared(self.choice),
             UPDATES: self._updates,
             SCHEMA: to_tree(self._running.schema) if self._running else None,
         }
@@ -237,7 +254,7 @@ class Collection:
         Raises :class:`ConfigError` where they are of other metrics, classes or options.
         """
         about = _about(state_dict)
-        self._check_declaration(about[DECLARATION])
+        self._check_declaration(about[DECLARATION], about.get(DECLARED))
         running = None
         if about[SCHEMA] is not None:
             running = self._started(from_tree(about[SCHEMA], {}))
@@ -270,8 +287,8 @@ class Collection:
     def _started(self, schema: Schema) -> Running:
         statistics = [  # in an order that does not depend on the one they were given in
             statistic
-            for name, metric in sorted(self.items())
-            for statistic in _asked(name, metric, schema).values()
+            for _, metric in sorted(self.items())
+            for statistic in _asked(metric, schema).values()
         ]
         return Running(statistics, schema)
 
@@ -304,7 +321,7 @@ class Collection:
         growing = [
             name
             for name, metric in self.items()
-            if not all(map(is_additive, _asked(name, metric, schema).values()))
+            if not all(map(is_additive, _asked(metric, schema).values()))
         ]
         if growing:
             raise ConfigError(
@@ -312,12 +329,12 @@ class Collection:
                 "merge files of partial states instead, or give those metrics fixed=True"
             )
 
-    def _check_declaration(self, other: str) -> None:
+    def _check_declaration(self, other: str, said: Mapping[str, str] | None) -> None:
         if other != self.declaration:
-            raise ConfigError(
-                f"states of other metrics, classes or options ({other[:8]}) do not belong to "
-                f"{self!r} ({self.declaration[:8]})"
-            )
+            how = "of other metrics, classes or options, or another version of featfold"
+            if said is not None and (found := differing(said, declared(self.choice))):
+                how = f"declared otherwise: {found}"
+            raise ConfigError(f"states that do not belong to {self!r}, {how}")
 
 
 def _about(state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -357,13 +374,9 @@ def _warn_of_others() -> None:
         )
 
 
-def _asked(name: str, metric: Metric, schema: Schema) -> dict[str, AnyStatistic]:
+def _asked(metric: Metric, schema: Schema) -> dict[str, AnyStatistic]:
     """Return the statistics of the first pass of a metric, by the name of the request."""
-    asked = next(metric.passes(schema))
-    for request in asked.values():
-        if not hasattr(request, "absorb"):
-            raise ConfigError(f"{name} keeps a table of all rows: compute it with featfold eval")
-    return dict(asked)
+    return dict(next(metric.passes(schema)))
 
 
 def _outcome(name: str, metric: Metric, schema: Schema, results: Mapping[str, Any]) -> Any:

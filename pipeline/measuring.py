@@ -23,7 +23,7 @@ def measure(
     predictions: Any,
     labels: Any,
     *,
-    classes: int | Sequence[str],
+    classes: int | Sequence[str] | None = None,
     weights: Any = None,
     task: str = "multiclass",
     ignore: int | Sequence[int] = (),
@@ -34,6 +34,7 @@ def measure(
     memory: str | int = "auto",
     cache: str | Path | None = None,
     trace: Trace | None = None,
+    **others: Any,
 ) -> dict[str, Any]:
     """Return the numbers of metrics of predictions by key, exactly, in constant memory.
 
@@ -44,7 +45,7 @@ def measure(
     """
     chosen = choice(
         metrics, classes=classes, task=task, ignore=ignore, top_k=top_k, threshold=threshold,
-        weighted=weights is not None,
+        weighted=weights is not None, others=others,
     )  # fmt: skip
     data = open_predictions(predictions, labels, classes=chosen.classes, task=task, weights=weights)
     jobs = {name: Job(metric, {TRAIN: (data,)}) for name, metric in chosen.metrics.items()}

@@ -297,7 +297,7 @@ def test_binary_and_multilabel_tasks():
 )
 def test_what_cannot_be_declared_is_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
-        ff.metrics.Collection(arguments.pop("metrics"), **arguments)
+        ff.metrics.Collection(arguments.pop("metrics"), **{"classes": 3} | arguments)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ def test_what_cannot_be_declared_is_refused(arguments, message):
         (np.zeros((2, 4)), np.zeros(2), "whole numbers"),
         (np.zeros((2, 4)), np.array(0), "rows first"),
         (np.zeros((2, 4)), np.zeros(2, int), r"expected \(2, 3\)"),
-        (np.zeros(2), np.zeros(2, int), "as integers"),
+        (np.zeros(2), np.zeros(2, int), "classes to integers"),
         (np.zeros((2, 3), int), np.zeros(2, int), "one-hot"),
         (np.array([0, 3]), np.zeros(2, int), "row 1"),
         (np.array([[0.0, np.nan, 1]] * 2), np.zeros(2, int), "not finite|NaN"),
@@ -336,7 +336,7 @@ def test_weights_count_for_every_metric_or_are_refused():
     with pytest.raises(ConfigError, match="auroc would not count"):
         ff.metrics.Collection(["auroc"], task="binary", weighted=True)
     collection.reset()
-    with pytest.raises(MissingInputError, match="weights"):
+    with pytest.raises(ConfigError, match="pass weights= to update"):
         collection.update(preds, target)
 
 
@@ -525,3 +525,115 @@ def test_numbers_are_used_like_floats():
     assert np.isnan(undefined)
     assert len({undefined, copy.copy(undefined), number}) == 2
     assert "reason='no rows'" in repr(undefined)
+
+
+@pytest.mark.parametrize("task", ["binary", "multilabel"])
+def test_logits_are_no_probabilities(task):
+    logits = np.array([[-2.0, 0.3], [0.2, 3.0]]).ravel()
+    target = np.array([0, 1, 1, 1])
+    if task == "multilabel":
+        logits, target = logits.reshape(2, 2), target.reshape(2, 2)
+    options = {"classes": 2, "task": task}
+    with pytest.raises(DataError, match=r"scores of 2 elements are outside \[0, 1\].*threshold=0"):
+        ff.metrics.Collection(["recall"], **options).update(logits, target)
+    with pytest.raises(DataError, match=r"outside \[0, 1\]"):
+        ff.measure("recall", logits, target, **options)
+    for metrics, threshold in (("hamming", 0), (ff.metrics.Hamming(threshold=0.0), 0.5)):
+        found = ff.measure(metrics, logits, target, threshold=threshold, **options)
+        assert all(number in (0.0, 2.0) for number in found.values())
+    ranked = ff.metrics.Collection(["auroc"], **options)
+    ranked.update(logits, target)
+    ignored = target.copy()
+    ignored[np.abs(logits) > 1] = 255
+    assert ff.measure("hamming", logits, ignored, ignore=255, threshold=0.1, **options)
+
+
+SHAPES = [
+    ((4, 3), (4, 1), "multiclass", "squeeze the target"),
+    ((2, 3, 5, 5), (2, 1, 5, 5), "multiclass", "squeeze the target"),
+    ((2, 5, 5), (2, 1, 5, 5), "binary", "squeeze the target"),
+    ((4, 1), (4,), "binary", "squeeze the preds"),
+    ((2, 1, 5, 5), (2, 5, 5), "binary", "squeeze the preds"),
+    ((2, 5, 5, 3), (2, 5, 5), "multiclass", r"moveaxis\(preds, -1, 1\)"),
+    ((4, 3), (4, 3), "multiclass", r"target.argmax\(1\)"),
+    ((2, 3, 5, 5), (2, 3, 5, 5), "multiclass", r"target.argmax\(1\)"),
+    ((2, 3, 5, 5), (2, 5, 5, 3), "multiclass", r"target.argmax\(-1\)"),
+    ((4, 5), (4,), "multiclass", "5 classes, 3 are declared"),
+    ((4,), (4,), "multiclass", "classes to integers"),
+    ((4, 2), (4,), "binary", r"preds\[:, 1\]"),
+]
+
+
+@pytest.mark.parametrize(("preds", "target", "task", "remedy"), SHAPES)
+def test_shapes_that_do_not_fit_are_told_what_makes_them_fit(preds, target, task, remedy):
+    classes = 2 if task == "binary" else 3
+    scores, labels = np.zeros(preds), np.zeros(target, int)
+    with pytest.raises(DataError, match=remedy):
+        ff.metrics.Collection("accuracy", classes=classes, task=task).update(scores, labels)
+    remedy = remedy.replace("preds", "predictions").replace("target", "labels")
+    with pytest.raises(DataError, match=remedy):
+        ff.measure("accuracy", scores, labels, classes=classes, task=task)
+
+
+def test_a_label_of_a_binary_task_is_not_one_of_three():
+    collection = ff.metrics.Collection("accuracy", task="binary")
+    with pytest.raises(DataError, match="declare a multiclass task") as raised:
+        collection.update(np.array([0, 1]), np.array([0, 2]))
+    assert "classes=3" not in str(raised.value)
+
+
+@pytest.mark.parametrize("task", ["multiclass", "multilabel"])
+def test_classes_are_declared(task):
+    for call in (ff.metrics.Collection, lambda *a, **k: ff.measure(*a, [0], [0], **k)):
+        with pytest.raises(ConfigError, match=f"a {task} task needs their number"):
+            call("accuracy", task=task)
+    assert ff.measure("accuracy", [0], [0], task="binary") == {"accuracy": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("option", "word"),
+    [
+        ("ignore_index", "ignore"),
+        ("num_classes", "classes"),
+        ("average", "IoU"),
+        ("speed", "no op"),
+    ],
+)
+def test_options_of_other_libraries_are_told_what_they_are_called(option, word):
+    with pytest.raises(TypeError, match=f"^{option}.*{word}"):
+        ff.metrics.Collection("iou", classes=2, **{option: 1})
+    with pytest.raises(TypeError, match=f"^{option}.*{word}"):
+        ff.ddp.Collection("iou", classes=2, **{option: 1})
+    with pytest.raises(TypeError, match=f"^{option}.*{word}"):
+        ff.measure("iou", [0], [0], classes=2, **{option: 1})
+
+
+def test_states_of_another_declaration_are_told_apart(tmp_path):
+    here = ff.metrics.Collection("iou", classes=3)
+    other = ff.metrics.Collection("iou", classes=4, ignore=255)
+    words = r"classes 4, not 3; iou.ignore \(255,\), not \(\)"
+    with pytest.raises(ConfigError, match=words):
+        here.merge(other)
+    other.save(tmp_path / "part.safetensors")
+    with pytest.raises(ConfigError, match=words):
+        here.load(tmp_path / "part.safetensors")
+    with pytest.raises(ConfigError, match=r"part\.load"):
+        here.merge("part.safetensors")
+
+
+def test_states_go_through_files_of_torch(tmp_path):
+    here = ff.metrics.Collection("iou", classes=3)
+    here.update(np.array([0, 1, 2]), np.array([0, 1, 1]))
+    tensors = {key: torch.tensor(x) for key, x in here.state_dict().items()}
+    torch.save(tensors, tmp_path / "states.pt")
+    there = ff.metrics.Collection("iou", classes=3)
+    there.load_state_dict(torch.load(tmp_path / "states.pt", weights_only=True))
+    assert there.compute() == here.compute()
+
+
+def test_tables_of_rows_are_refused_when_a_collection_is_made():
+    for name in ("image_table", "image_intervals"):
+        with pytest.raises(ConfigError, match=f"{name} keeps a table of all rows"):
+            ff.metrics.Collection(name, classes=3)
+    with pytest.raises(ConfigError, match="ask for precision"):
+        ff.metrics.Collection("confusion_matrix", classes=3, task="multilabel")

@@ -9,6 +9,9 @@ import yaml
 
 from pipeline.errors import ConfigError
 
+SEVERAL = ("average", "ignore")
+"""Options that may have several values, as in average=none+macro."""
+
 
 def metrics_of(wanted: Sequence[str], shared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of ``--metric`` by name: those with a mean of classes have each as well.
@@ -33,10 +36,12 @@ def metrics_of(wanted: Sequence[str], shared: Mapping[str, Any]) -> dict[str, An
 
 
 def _options(text: str) -> dict[str, Any]:
-    options = {}
+    options: dict[str, Any] = {}
     for part in filter(None, text.split(",")):
         name, equals, value = part.partition("=")
         if not equals:
             raise ConfigError(f"--metric: {part!r}; expected OPTION=VALUE, as in fbeta:beta=2")
-        options[name.strip()] = yaml.safe_load(value)
+        several = value.split("+") if name.strip() in SEVERAL else [value]
+        entries = tuple(yaml.safe_load(entry) for entry in several)
+        options[name.strip()] = entries if len(entries) > 1 else entries[0]
     return options

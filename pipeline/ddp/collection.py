@@ -12,13 +12,13 @@ from typing import Any, Self
 
 import numpy as np
 
-from pipeline.choice import Metrics
+from pipeline.choice import Metrics, declared
 from pipeline.chunk import Schema
 from pipeline.collection import Collection as OneProcess
 from pipeline.ddp import live
 from pipeline.ddp.claims import Claims, names_of
 from pipeline.ddp.files import Moment, Partial, Run
-from pipeline.ddp.kept import MATRIX, METRICS, arrays_of, declared, definition, part_of
+from pipeline.ddp.kept import MATRIX, METRICS, arrays_of, definition, part_of
 from pipeline.ddp.matrix import MATRIX_CLASSES, KeptMatrix
 from pipeline.ddp.numbers import Numbers
 from pipeline.ddp.own import Own, of_one_process
@@ -44,7 +44,7 @@ class Collection(OneProcess):
         self,
         metrics: Metrics,
         *,
-        classes: int | Sequence[str] = 2,
+        classes: int | Sequence[str] | None = None,
         task: str = "multiclass",
         ignore: int | Sequence[int] = (),
         top_k: int = 1,
@@ -53,10 +53,11 @@ class Collection(OneProcess):
         repeats: str = "refuse",
         timeout_seconds: float | None = None,
         group: Any = None,
+        **others: Any,
     ) -> None:
         super().__init__(
             metrics, classes=classes, task=task, ignore=ignore, top_k=top_k, threshold=threshold,
-            prefix=prefix,
+            prefix=prefix, **others,
         )  # fmt: skip
         if repeats not in REPEATS:
             raise ConfigError(f"repeats: {repeats!r} is unknown; choose {', '.join(REPEATS)}")
@@ -211,9 +212,10 @@ class Collection(OneProcess):
         :class:`ConfigError` for other declarations, and for collections of one process.
         """
         ours = [one for one in others if isinstance(one, Collection)]
-        if len(ours) < len(others):
+        strangers = [one for one in others if not isinstance(one, OneProcess)]
+        if not strangers and len(ours) < len(others):
             raise of_one_process()
-        super().merge(*ours)
+        super().merge(*strangers, *ours)
         for other in ours:
             if self._matrix is not None:
                 self._matrix.add(other._counts)

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipeline import files
+from pipeline.choice import differing
 from pipeline.content import digest
 from pipeline.errors import ConfigError, CorruptError, DataError, IncompleteError, MissingInputError
 
 __all__ = [
-    "RUNNING", "Beginning", "Moment", "Origin", "Partial", "Run", "complete", "differing",
-    "each_moment",
+    "RUNNING", "Beginning", "Moment", "Origin", "Partial", "Run", "complete", "each_moment",
 ]  # fmt: skip
 
 FORMAT = 1
@@ -330,14 +330,6 @@ def complete(partials: Sequence[Partial], what: str) -> list[Partial]:
             f"{differing(said[others[0]], said[0])}"
         )
     return by_rank
-
-
-def differing(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
-    """Say how two declarations differ: the first few options that do."""
-    keys = [key for key in {**ours, **theirs} if theirs.get(key) != ours.get(key)]
-    words = [f"{key} {theirs.get(key, 'none')}, not {ours.get(key, 'none')}" for key in keys[:3]]
-    more = f"; {len(keys) - 3} more" if len(keys) > 3 else ""
-    return "; ".join(words) + more
 
 
 def _joined(entries: Sequence[int | str]) -> str:

@@ -6,9 +6,7 @@ ignored classes included: what metrics are made of that nobody had asked for.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,7 @@ from pipeline.ddp.files import Moment, Partial, Run
 from pipeline.errors import CorruptError
 
 __all__ = [
-    "MATRIX", "METRICS", "arrays_of", "declared", "definition", "merge", "merged", "part_of",
+    "MATRIX", "METRICS", "arrays_of", "definition", "merge", "merged", "part_of",
 ]  # fmt: skip
 
 METRICS, MATRIX = "metrics", "matrix"
@@ -35,16 +33,6 @@ def definition(choice: Choice) -> dict[str, Any]:
         "classes": list(choice.class_names) or choice.classes,
         "task": choice.task,
     }
-
-
-def declared(choice: Choice) -> dict[str, str]:
-    """Return what is declared, option by option, to name what differs between two."""
-    found = {"classes": str(choice.class_names or choice.classes), "task": choice.task}
-    for name, metric in choice.metrics.items():
-        found[name] = type(metric).__name__
-        if dataclasses.is_dataclass(metric):
-            found |= {f"{name}.{f.name}": repr(getattr(metric, f.name)) for f in fields(metric)}
-    return found
 
 
 def arrays_of(states: Mapping[str, Arrays]) -> dict[str, np.ndarray[Any, Any]]:

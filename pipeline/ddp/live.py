@@ -19,8 +19,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from pipeline.choice import differing
 from pipeline.content import digest, from_tree, to_tree
-from pipeline.ddp.files import differing
 from pipeline.errors import ConfigError, DataError, FeatfoldError, NotJoinedError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ numbers: intervals depend on the images, their order and the seed, and on nothin
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 import numpy as np
 
@@ -265,6 +265,7 @@ class ImageIntervals(OfImages):
     Keeps the table of :class:`~pipeline.metrics.segmentation.ImageTable` on disk.
     """
 
+    keeps_rows: ClassVar[bool] = True
     kinds: tuple[str, ...] = ("iou",)
     averages: tuple[str, ...] = ("macro", "images")
     absent: str = "nan"

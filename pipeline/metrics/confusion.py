@@ -59,9 +59,13 @@ class ConfusionMatrix(Counting):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.task == "multilabel" or self.weights is not None:
-            option = "task: multilabel" if self.task == "multilabel" else "weights"
-            raise ConfigError(f"{option}: a confusion matrix counts elements of one class each")
+        if self.task == "multilabel":
+            raise ConfigError(
+                "confusion_matrix: labels of a multilabel task do not exclude each other, and none "
+                "is mistaken for another; ask for precision and recall with average='none'"
+            )
+        if self.weights is not None:
+            raise ConfigError("confusion_matrix: it counts elements; leave weights out")
 
     def asked(self, inputs: Inputs) -> Mapping[str, Any]:
         of, by, where, ignore = inputs[2:6]

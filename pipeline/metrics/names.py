@@ -81,6 +81,8 @@ ELSEWHERE = {
     "fpr95": "fpr_at_tpr",
 }
 """Names that metrics go by in other libraries."""
+OPTIONS_ELSEWHERE = {"ignore_index": "ignore", "k": "top_k", "n_bins": "bins"}
+"""Options of metrics by what they are called in other libraries."""
 
 
 def names() -> tuple[str, ...]:
@@ -141,5 +143,6 @@ def _suggested(name: str) -> str:
 
 
 def _near(name: str, known: Any) -> str:
-    near = get_close_matches(name, known, n=1)
+    own = OPTIONS_ELSEWHERE.get(name)
+    near = [own] if own in known else get_close_matches(name, known, n=1)
     return f"did you mean {near[0]!r}? " if near else ""

@@ -11,6 +11,7 @@ from pipeline.content import value
 from pipeline.errors import ConfigError
 from pipeline.metrics.intervals import BOOTSTRAP, Confidence
 from pipeline.metrics.lacking import lacking_scores
+from pipeline.metrics.names import name_of
 from pipeline.metrics.one_vs_rest import check_averages, one_vs_rest
 from pipeline.metrics.ranked import Source, tallied
 from pipeline.metrics.ranking import check_positive
@@ -25,6 +26,7 @@ from pipeline.views.judged import CountedElements
 __all__ = ["BINARY", "OOD", "Numbers", "OfScores"]
 
 OOD, BINARY, MULTICLASS, MULTILABEL = "ood", "binary", "multiclass", "multilabel"
+EVERY = (OOD, BINARY, MULTICLASS, MULTILABEL)
 LARGEST_BINS = 2**24
 SCORES, LOGITS = "scores", "logits"
 """Arrays of scores that are looked for, in this order."""
@@ -64,7 +66,13 @@ class OfScores(ABC):
     fixed: bool = False
 
     def __post_init__(self) -> None:
-        check_task(self.task, self.tasks)
+        check_task(self.task, EVERY)
+        if self.task not in self.tasks:
+            one = "; measure a class at a time, preds[:, c] and target == c, with task='binary'"
+            raise ConfigError(
+                f"{name_of(self)} has no {self.task} task, only {' and '.join(self.tasks)}"
+                f"{one if BINARY in self.tasks else ''}"
+            )
         check_positive(self.positive)
         if self.task != OOD and self.positive != "ood":
             raise ConfigError(f"positive: label 1 is positive in a {self.task} task; leave it out")
@@ -83,7 +91,7 @@ class OfScores(ABC):
     @property
     def tasks(self) -> tuple[str, ...]:
         """Tasks that the metric has."""
-        return OOD, BINARY, MULTICLASS, MULTILABEL
+        return EVERY
 
     @abstractmethod
     def passes(self, schema: Schema) -> Passes[Any]:

@@ -13,7 +13,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -282,6 +282,7 @@ class ImageTable(OfImages):
     as the run. With ``path`` they are written to an npy file, which the outcome then reads.
     """
 
+    keeps_rows: ClassVar[bool] = True
     path: str = ""
 
     @final

@@ -18,7 +18,7 @@ from pipeline.chunk import Chunk, Schema
 from pipeline.errors import DataError
 from pipeline.statistics.base import kept
 from pipeline.views import AtLeast, Every, View
-from pipeline.views.class_ids import NO_CLASS
+from pipeline.views.class_ids import NO_CLASS, NO_PROBABILITY
 
 T = TypeVar("T")
 
@@ -93,6 +93,8 @@ def _outside(chunk: Chunk, of: View, row: int, k: int, error: OutsideClassError)
     many = "s" if error.count > 1 else ""
     if error.side == "truth":
         more = f", or declare classes={error.values[-1] + 1}" if error.values[-1] >= k else ""
+        if more and k == 2:  # a binary task, or labels that are 0 or 1, have no more classes
+            more = ", or declare a multiclass task and all of its classes"
         return (
             f"{chunk.split}: {error.count} label{many} outside 0 to {k - 1}, first in row {row}: "
             f"{values}; add what must not count to ignore{more}"
@@ -101,6 +103,12 @@ def _outside(chunk: Chunk, of: View, row: int, k: int, error: OutsideClassError)
         return (
             f"{chunk.split}: scores of {error.count} element{many} are NaN, first in row {row}, "
             "and choose no class; mend what computed them, or ignore the labels there"
+        )
+    if NO_PROBABILITY in error.values and isinstance(of, AtLeast):
+        return (
+            f"{chunk.split}: scores of {error.count} element{many} are outside [0, 1], first in "
+            f"row {row}, beside a threshold of {of.threshold:g}; give threshold=0 for logits, or "
+            "give probabilities, or the classes as integers"
         )
     return (
         f"{chunk.split}: {error.count} prediction{many} outside 0 to {k - 1}, first in row {row}: "

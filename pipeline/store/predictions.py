@@ -25,7 +25,7 @@ from pipeline.store.importers.sliced import SlicedRows
 from pipeline.store.mask_folder import MaskFolders, holds_masks
 from pipeline.store.memory import BLOCK_NBYTES, CHUNK_NBYTES
 from pipeline.store.objects import Objects, is_lazy, object_rows
-from pipeline.tasks import check_task
+from pipeline.tasks import check_task, shape_remedy
 
 PREDICTIONS = "predictions"
 IN_FILES = (FileRows, DeflatedRows, SlicedRows, Shards)
@@ -294,9 +294,13 @@ def _check_shapes(specs: Mapping[str, ArraySpec], classes: int, task: str, name:
     expected = (classes, *labels) if by_class else labels
     if specs[side].shape != expected:
         what = "floats" if side == "logits" else "integers"
+        remedy = shape_remedy(
+            (0, *specs[side].shape), (0, *labels), floats=side == "logits", task=task,
+            classes=classes, names=(PREDICTIONS, "labels"),
+        )  # fmt: skip
         raise DataError(
             f"{name}: predictions, {what}, have rows of shape {specs[side].shape} beside labels "
-            f"{labels}; expected {expected} for a {task} task of {classes} classes"
+            f"{labels}; expected {expected} for a {task} task of {classes} classes{remedy}"
         )
     if task == "multilabel" and labels[:1] != (classes,):
         raise DataError(

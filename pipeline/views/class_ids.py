@@ -10,13 +10,15 @@ from typing import ClassVar
 
 from pipeline import arrays
 from pipeline.arrays import Array
-from pipeline.chunk import Chunk, Schema
+from pipeline.chunk import REHEARSING, Chunk, Schema
 from pipeline.content import value
 from pipeline.errors import DataError
 from pipeline.views.base import View, floats_nbytes, memoised, with_valid_tokens
 
 NO_CLASS = -128
 """What a view of scores predicts for an element with a NaN among its scores."""
+NO_PROBABILITY = -127
+"""The same for a score outside [0, 1], where a threshold within says that it is a probability."""
 TILE_SCORES = 2**18
 """Scores that are looked at at a time."""
 
@@ -59,6 +61,12 @@ class Labelled:
         return with_valid_tokens(chunk, Truth()(chunk) >= 0)
 
 
+def _replaced(decided: Array, where: Array, number: int) -> Array:
+    xp = arrays.namespace(decided)
+    other = xp.asarray(number, dtype=decided.dtype, device=arrays.device_of(decided))
+    return xp.where(where, other, decided)
+
+
 def _none(chunk: Chunk, number: int) -> Array:
     x = chunk.any_array
     xp = arrays.namespace(x)
@@ -91,7 +99,10 @@ class ArgMax:
 
 @value
 class AtLeast:
-    """Whether each score is at least ``threshold``: 1 or 0, int8, of the shape of the scores."""
+    """Whether each score is at least ``threshold``: 1 or 0, int8, of the shape of the scores.
+
+    Between 0 and 1 it is one of probabilities, and a score outside [0, 1] is of no class.
+    """
 
     threshold: float
     field: str = "logits"
@@ -119,8 +130,9 @@ class AtLeast:
         # The threshold is a decimal number: 0.7 is reached by the float32 that is written 0.7.
         least = xp.asarray(self.threshold, dtype=scores.dtype, device=arrays.device_of(scores))
         decided = xp.astype(scores >= least, xp.int8)
-        missing = xp.full_like(decided, NO_CLASS)
-        return xp.where(xp.isnan(scores), missing, decided)
+        if 0 < self.threshold < 1 and not REHEARSING.get():
+            decided = _replaced(decided, (scores < 0) | (scores > 1), NO_PROBABILITY)
+        return _replaced(decided, xp.isnan(scores), NO_CLASS)
 
 
 @value

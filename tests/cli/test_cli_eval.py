@@ -91,7 +91,7 @@ def test_columns_of_tables_are_measured(cli, table, kind):
 def test_binary_scores_have_numbers_of_thresholds_and_of_ranks(cli, tmp_path):
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 500)
-    s = (y + rng.normal(size=500)).astype(np.float32)
+    s = np.clip((y + rng.normal(size=500)) / 4 + 0.3, 0, 1).astype(np.float32)
     np.save(tmp_path / "y.npy", y)
     np.save(tmp_path / "s.npy", s)
     found = measured(

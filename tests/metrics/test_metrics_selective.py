@@ -169,7 +169,7 @@ def test_predictions_that_are_brought_decide() -> None:
 
 
 def test_a_doubt_needs_predictions_or_scores() -> None:
-    with pytest.raises(MissingInputError, match="AURC needs scores"):
+    with pytest.raises(MissingInputError, match="AURC needs an array of logits"):
         outcome(AURC(), Data({"labels": np.array([0, 1])}, 2).cut())
     with pytest.raises(ConfigError, match="budget: 1 bytes"):
         AURC(budget=1)
