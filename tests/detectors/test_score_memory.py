@@ -37,7 +37,7 @@ def needed(name: str, classes: int) -> dict[str, Any]:
 
 def rows_of(name: str, rows: int, classes: int) -> Data:
     """Return rows with what the probe of a detector writes, if it has one."""
-    widths = {"K": classes, "SK": 10 * classes, "D": FEATURES}
+    widths = {"K": classes, "SK": 4 * classes, "D": FEATURES}
     probed = {
         array: np.random.default_rng(2).standard_normal((rows, widths[made_of]), np.float32)
         for array, made_of in probed_of(load(name)).items()
