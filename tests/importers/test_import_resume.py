@@ -12,7 +12,7 @@ import pytest
 from kills import Moments, kills
 
 import pipeline as ff
-from pipeline.errors import ExistsRefusedError
+from pipeline.errors import DataError, ExistsRefusedError, LockedError
 from pipeline.importing import Silent
 from pipeline.store import Store
 
@@ -130,6 +130,21 @@ def test_a_resume_that_was_killed_while_it_mended(folder):
     done = ff.import_split(store, "id/train", sources, resume=True)
     assert (done.written, done.kept) == (1, 19)
     assert chunks(store) == expected
+
+
+def test_files_that_change_meanwhile_are_told(folder):
+    _, sources = make(folder)
+    watch = Silent()
+    watch.advance = lambda amount: (folder / "rows_3.npz").touch()
+    with pytest.raises(DataError, match="id/train: files changed while they were imported"):
+        ff.import_split(folder / "s.zarr", "id/train", sources, classes=K, progress=watch, **SIZES)
+
+
+def test_one_import_at_a_time(folder):
+    _, sources = make(folder)
+    bring(folder / "s.zarr", sources)
+    with Store.open(folder / "s.zarr").lock("id/train"), pytest.raises(LockedError):
+        bring(folder / "s.zarr", sources)
 
 
 class Broken:

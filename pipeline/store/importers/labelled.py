@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -51,7 +52,7 @@ def check_labels(
         say(f"{split}: {ood:,} of {rows:,} rows have labels below 0; they are left out of fits")
 
 
-def _shown(labels: np.ndarray, wrong: np.ndarray, start: int) -> str:  # type: ignore[type-arg]
+def _shown(labels: np.ndarray[Any, Any], wrong: np.ndarray[Any, Any], start: int) -> str:
     rows = np.unique(np.nonzero(wrong)[0])
     shown = ", ".join(f"row {start + row}: {labels[row].max()}" for row in rows[:MOST_SHOWN])
     return shown + (f" and {len(rows) - MOST_SHOWN} more" if len(rows) > MOST_SHOWN else "")

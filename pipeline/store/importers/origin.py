@@ -42,7 +42,7 @@ def attributes(found: Prepared) -> dict[str, Any]:
 def _told(target: Target) -> dict[str, str]:
     told = {"found": target.found, **target.conversion}
     if isinstance(target.rows, np.ndarray):
-        told["sha256"] = hashlib.sha256(np.ascontiguousarray(target.rows)).hexdigest()
+        told["sha256"] = hashlib.sha256(np.ascontiguousarray(target.rows).data).hexdigest()
     return told
 
 
