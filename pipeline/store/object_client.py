@@ -43,8 +43,7 @@ _PLAIN = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_
 _TRUE = ("1", "true", "yes", "on")
 _FINAL = re.compile(
     r"status code: (?!408|425|429)4\d\d|169\.254\.|metadata\.google|builder error|without LOCATION"
-    r"|URL scheme is not allowed|invalid peer certificate|certificate verify|CertificateRequired"
-    r"|missing_|Missing|not configured"
+    r"|URL scheme is not allowed|InvalidCertificate|Name or service not known|nodename nor servname"
 )
 """Failures that another try does not mend."""
 _SECRET = re.compile(r"\?[^\s\"'<>|)]*|(?<=//)[^/@\s]+@|(?i:(signature|key|token|sig)\w*=\S+)")
@@ -109,6 +108,11 @@ def _refused(error: Exception, where: str, bucket: str) -> Exception | None:
             f"{where}: the endpoint is a plain http one; use https, or set AWS_ALLOW_HTTP=true in "
             "the environment where that is meant"
         )
+    if found[0] == "InvalidCertificate":
+        return FeatfoldError(
+            f"{where}: the certificate of the service is not one that can be verified; name that "
+            "of its authority in SSL_CERT_FILE in the environment"
+        )
     return FeatfoldError(f"{where}: {_told(error)}; check the name, the region and the endpoint")
 
 
@@ -127,8 +131,15 @@ def redacted(text: str) -> str:
 
 
 def client(scheme: str, bucket: str) -> Any:
-    """Return the client of a bucket. Raises ConfigError without obstore."""
-    return _client(scheme, bucket, os.getpid())
+    """Return the client of a bucket. Raises ConfigError without obstore, or what it needs."""
+    try:
+        return _client(scheme, bucket, os.getpid())
+    except FeatfoldError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"{scheme}://{bucket}: {_told(error)}; set what the service needs in the environment"
+        ) from None
 
 
 @lru_cache(maxsize=64)

@@ -1,5 +1,7 @@
 """Stores that a plain web server offers: read as they are, never written."""
 
+import ssl
+import subprocess
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -7,7 +9,14 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from test_object_store import SIZES, SPECS, K, check, fill, rows_of
 
-from pipeline.errors import ConfigError, CorruptError, IncompleteError, MissingInputError
+from pipeline.errors import (
+    ConfigError,
+    CorruptError,
+    FeatfoldError,
+    IncompleteError,
+    MissingInputError,
+    UnreachableError,
+)
 from pipeline.store import Store, object_client
 
 
@@ -106,3 +115,25 @@ def test_certificates_are_verified_whatever_the_environment_says(monkeypatch):
         options = object_client.client(scheme, "certified-bucket").client_options
         assert options["allow_invalid_certificates"] == "false"
         assert options["allow_http"] == "false"
+
+
+def test_what_a_service_needs_beside_credentials_is_named(monkeypatch):
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(ConfigError, match=r"az://container: .*[Aa]ccount.*in the environment"):
+        Store.open("az://container/feats.zarr")
+
+
+def test_a_server_whose_certificate_nobody_vouches_for_is_refused_at_once(tmp_path):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    make = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    names = ["-keyout", "key.pem", "-out", "own.pem", "-subj", "/CN=localhost"]
+    subprocess.run([*make, *names], cwd=tmp_path, check=True, capture_output=True)
+    context.load_cert_chain(tmp_path / "own.pem", tmp_path / "key.pem")
+    with ThreadingHTTPServer(("127.0.0.1", 0), Quiet) as server:
+        server.handle_error = lambda *_: None
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        with pytest.raises(FeatfoldError, match="certificate") as told:
+            Store.open(f"https://localhost:{server.server_port}/store.zarr")
+        assert not isinstance(told.value, UnreachableError)
+        server.shutdown()
