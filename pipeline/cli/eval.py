@@ -41,7 +41,8 @@ Examples:
     "wanted",
     metavar="NAME[:OPTION=VALUE,..]",
     multiple=True,
-    help="A metric, with options if need be; may be repeated. Default: those of the task.",
+    help="A metric, with options if need be, as in iou:average=none+macro; may be repeated. "
+    "Default: those of the task.",
 )
 @click.option(
     "--task",
@@ -76,7 +77,8 @@ Examples:
     "--merge",
     metavar="NAME=A+B",
     multiple=True,
-    help="With --epochs: classes that count as one; may be repeated.",
+    help="With --epochs: classes that count as one, by name or number: car+bus, 1+2; may be "
+    "repeated.",
 )
 @click.option(
     "--out",
@@ -117,8 +119,9 @@ def evaluate(
 
     Each is an npy file, FILE.npz/NAME, TABLE.csv/COLUMN (or tsv, parquet), a zarr array, or a
     folder of PNG masks, whose files go by the same names on both sides. Predictions are classes,
-    or scores of every class. Each byte is read once in each pass, and most metrics need one. These
-    files have no checksums that partials could be named by, so each command reads them anew.
+    or scores of every class: TABLE.csv/P_* takes all columns whose names begin so. Each byte is
+    read once in each pass, and most metrics need one. These files have no checksums that partials
+    could be named by, so each command reads them anew.
 
     With --epochs, any metric follows from the counts that a training run with the callback of
     pipeline.ddp kept, for every past epoch, without its model or data.

@@ -23,7 +23,7 @@ from pipeline.ddp.matrix import MATRIX_CLASSES, KeptMatrix
 from pipeline.ddp.numbers import Numbers
 from pipeline.ddp.own import Own, of_one_process
 from pipeline.ddp.rows import Expected, leading, picked
-from pipeline.ddp.sampler import REMEDY, share_of
+from pipeline.ddp.sampler import WITHOUT_SAMPLER, share_of
 from pipeline.errors import ConfigError, DataError
 
 __all__ = ["Collection"]
@@ -317,8 +317,9 @@ class Collection(OneProcess):
         if self._unchecked and self.repeats == "refuse" and here is not None and here.size > 1:
             raise ConfigError(
                 f"{self.prefix}metrics: nothing says which rows repeat those of other ranks, as "
-                "DistributedSampler makes them; iterate with collection.follow(loader), add "
-                f"ff.ddp.callback() to the Lightning trainer, or {REMEDY}"
+                "DistributedSampler makes them; iterate with collection.follow(loader), which "
+                "knows that sampler; or, with Lightning, add ff.ddp.callback(); or "
+                f"{WITHOUT_SAMPLER}"
             )
 
     def _alone(self, states: OneProcess) -> OneProcess:

@@ -71,6 +71,7 @@ def after(
     :class:`MissingInputError` where the run has no such moment.
     """
     run = run if isinstance(run, Run) else Run(run)
+    _refuse_no_run(run.path)
     ignored = [ignore] if isinstance(ignore, int | str) else list(ignore)
     asked = _Asked(metrics, average, ignored, merge_classes or {})
     counts = lineage(run)
@@ -108,6 +109,17 @@ def after(
             f"{collection or 'any'}, attempt {attempt or 'any'}; it has {run.listed()}"
         )
     return found
+
+
+def _refuse_no_run(path: Path) -> None:
+    """Raise :class:`MissingInputError` for what is not there, or holds runs and is none."""
+    if not path.is_dir():
+        raise MissingInputError(f"{path} is not there; give the folder of a run")
+    runs = sorted({attempt.parent.name for attempt in path.glob("*/attempt-*")})
+    if runs and not any(path.glob("attempt-*")):
+        raise MissingInputError(
+            f"{path} is no run, it holds some; give one of its folders, such as {path / runs[-1]}"
+        )
 
 
 class _Asked(NamedTuple):
@@ -242,6 +254,11 @@ def _merged_names(
 def _number(given: Class, classes: int | Sequence[str], option: str) -> int:
     if isinstance(given, str):
         names = () if isinstance(classes, int) else tuple(classes)
+        if not names:
+            raise ConfigError(
+                f"{option}: {given!r}, but the classes have no names; give their numbers, 0 to "
+                f"{int(str(classes)) - 1}"
+            )
         if given not in names:
             raise ConfigError(
                 f"{option}: no class is called {given!r}; they are {names or classes}"

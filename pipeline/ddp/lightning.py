@@ -16,6 +16,7 @@ from typing import Any
 
 from pipeline.ddp.hooks import MetricsHooks, Options
 from pipeline.ddp.panels import Panels
+from pipeline.ddp.trainer import check_phases
 from pipeline.errors import ConfigError
 
 __all__ = ["callback"]
@@ -51,6 +52,8 @@ def callback(
     the trainer's checkpoint callbacks: a copy elsewhere then goes on with training metrics that
     count from there.
     """
+    check_phases("table", table)
+    check_phases("phases", (phases or {}).values())
     options = Options(
         directory=None if directory is None else Path(directory),
         run=run,

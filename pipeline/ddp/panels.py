@@ -11,6 +11,7 @@ import numpy as np
 from pipeline import arrays
 from pipeline.choice import Choice
 from pipeline.ddp.collection import Collection
+from pipeline.ddp.trainer import check_phases
 from pipeline.errors import ConfigError
 
 __all__ = ["Panels", "figure", "taken"]
@@ -37,6 +38,7 @@ class Panels:
             raise ConfigError("panels: every_epochs and samples are 1 or more")
         if (self.mean is None) != (self.std is None):
             raise ConfigError("panels: give mean and std together, or neither")
+        check_phases("panels: phases", self.phases)
 
     def due(self, phase: str, epoch: int) -> bool:
         """Tell whether samples of a phase are to be shown in an epoch."""
@@ -53,7 +55,13 @@ def taken(panels: Panels, batch: Any, collection: Collection, room: int) -> list
     if truth.ndim != 3:
         return []  # one label an image: there is no mask to show
     predicted = _classes(_host(preds), truth, collection.choice)
-    return samples(panels, _images(panels, batch)[:room], truth, predicted)
+    images = _images(panels, batch)
+    if len(images.shape) != 4 or images.shape[1] not in (1, 3):
+        raise ConfigError(
+            f"panels: images have shape {tuple(images.shape)}; expected (n, 1 or 3, h, w): choose "
+            "channels with Panels(image=lambda batch: batch[0][:, :3])"
+        )
+    return samples(panels, images[:room], truth, predicted)
 
 
 def samples(panels: Panels, images: Any, truth: Any, predicted: Any) -> list[Any]:

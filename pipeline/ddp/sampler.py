@@ -35,10 +35,11 @@ IN_ORDER = ("torch.utils.data.sampler.BatchSampler",)
 """Samplers of batches that take what the sampler gives in order."""
 STREAM = "_InfiniteConstantSampler"
 """The sampler of a loader of a dataset that is iterated over."""
-REMEDY = (
-    "give the ids of the samples, update(preds, target, ids=...); or use a DistributedSampler; or, "
-    "if every sample reaches one rank only, declare Collection(..., repeats='none')"
-)
+IDS = "give the ids of the samples, update(preds, target, ids=...)"
+ONE_RANK = "if every sample reaches one rank only, declare Collection(..., repeats='none')"
+WITHOUT_SAMPLER = f"{IDS}; or, {ONE_RANK}"
+"""What helps where the sampler is not what is not known, or one is there already."""
+WITH_SAMPLER = f"{IDS}; or use a DistributedSampler; or, {ONE_RANK}"
 
 
 @dataclass(frozen=True)
@@ -84,18 +85,19 @@ def share_of(loader: Any, rank: int, world_size: int) -> Share | None:
         return None
     batches = getattr(loader, "batch_sampler", None)
     if batches is None:
-        raise _unknown(loader, "loader, which makes no batches of samples,")
+        raise _unknown(loader, "loader, which makes no batches of samples,", "", WITHOUT_SAMPLER)
     if not _is(batches, IN_ORDER):
-        raise _unknown(batches, "batch sampler")
+        raise _unknown(batches, "batch sampler", "", WITHOUT_SAMPLER)
     sampler = batches.sampler
     if type(sampler).__name__ == STREAM:
-        raise _unknown(loader.dataset, "iterable dataset")
+        raise _unknown(loader.dataset, "iterable dataset", "", WITHOUT_SAMPLER)
     if not _is(sampler, IN_TURN):
         raise _unknown(sampler, "sampler")
     if _is(sampler, WRAPPERS) and not _is(sampler.dataset._sampler, ALIKE):
         raise _unknown(sampler.dataset._sampler, "sampler", f", wrapped in {_name(sampler)},")
     if getattr(loader, "num_workers", 0) and not getattr(loader, "in_order", True):
-        raise _unknown(loader, "loader, with in_order=False,")
+        remedy = f"make it with in_order=True; or {WITHOUT_SAMPLER}"
+        raise _unknown(loader, "loader, with in_order=False,", "", remedy)
     if (sampler.num_replicas, sampler.rank) != (world_size, rank):
         raise ConfigError(
             f"the sampler was made for rank {sampler.rank} of {sampler.num_replicas}, and this is "
@@ -136,10 +138,10 @@ def _is(sampler: Any, known: tuple[str, ...]) -> bool:
     return False
 
 
-def _unknown(found: Any, what: str, within: str = "") -> ConfigError:
+def _unknown(found: Any, what: str, within: str = "", remedy: str = WITH_SAMPLER) -> ConfigError:
     return ConfigError(
         f"the {what} {type(found).__module__}.{_name(found)}{within} may give a sample to several "
-        f"ranks, and which rows repeat others is not known; {REMEDY}"
+        f"ranks, and which rows repeat others is not known; {remedy}"
     )
 
 

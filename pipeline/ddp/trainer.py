@@ -7,17 +7,25 @@ neither.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pipeline.collection import Collection as OneProcess
 from pipeline.ddp.collection import Collection
 from pipeline.ddp.files import Moment
 from pipeline.ddp.rows import Expected
-from pipeline.ddp.sampler import REMEDY, Share, share_of
+from pipeline.ddp.sampler import WITHOUT_SAMPLER, Share, share_of
 from pipeline.errors import ConfigError
 
-__all__ = ["PHASES", "Found", "Loaders", "batches_trained", "collections_of", "moment"]
+__all__ = [
+    "PHASES",
+    "Found",
+    "Loaders",
+    "batches_trained",
+    "check_phases",
+    "collections_of",
+    "moment",
+]
 
 PHASES: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "training", "fit"),
@@ -56,6 +64,15 @@ def collections_of(module: Any, phases: Mapping[str, str]) -> list[Found]:
             "such as self.val_metrics = metrics.clone(prefix='val/')"
         )
     return list(found.values())
+
+
+def check_phases(option: str, phases: Iterable[str]) -> None:
+    """Raise :class:`ConfigError` for phases that there are none of."""
+    given = [phases] if isinstance(phases, str) else list(phases)
+    if isinstance(phases, str) or any(phase not in PHASES for phase in given):
+        raise ConfigError(
+            f"{option}: {', '.join(map(repr, given))}; expected a list of {', '.join(PHASES)}"
+        )
 
 
 def _held(module: Any) -> Iterator[tuple[str, OneProcess]]:
@@ -127,7 +144,7 @@ class Loaders:
         if self._size > 1 and self._at_once:
             return ConfigError(
                 f"batches of {len(self.each)} loaders come at once, and which of their rows repeat "
-                f"others is not known; {REMEDY}"
+                f"others is not known; {WITHOUT_SAMPLER}"
             )
         try:
             return share_of(self.each[loader], self._rank, self._size)

@@ -73,7 +73,8 @@ class _Columns:
         self.names = [n for n in names if n == pattern or fnmatch.fnmatchcase(n, pattern)]
         if not self.names:
             raise ConfigError(
-                f"{what}: {path} has no column {pattern!r}; it has {', '.join(names)}"
+                f"{what}: {path} has no column {pattern!r}; it has {', '.join(names)}; "
+                "a pattern such as p_* names several"
             )
         for name in self.names:
             if (several := names.count(name)) > 1:

@@ -86,7 +86,9 @@ def _zarr(location: str, what: str) -> Any:
     try:
         found = zarr.open(location, mode="r")
     except FileNotFoundError as error:
-        raise MissingInputError(f"{what}: {location} holds no zarr array") from error
+        raise MissingInputError(
+            f"{what}: {location} holds no zarr array, and no PNG masks"
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{what}: {location} cannot be opened by zarr ({error})") from error
     if isinstance(found, zarr.Group):

@@ -14,7 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pipeline.chunk import Arena, ArraySpec, Block, Chunk, Schema, Split
-from pipeline.errors import ConfigError, CorruptError, DataError, FeatfoldError
+from pipeline.errors import (
+    ConfigError,
+    CorruptError,
+    DataError,
+    FeatfoldError,
+    MissingInputError,
+)
 from pipeline.store import checksum, layout, reads
 from pipeline.store.coded import CODEC_FACTOR
 from pipeline.store.file_arrays import opened_arrays
@@ -65,6 +71,7 @@ def open_predictions(
             raise ConfigError("weights: masks in folders have none; give arrays instead")
         return MaskFolders(Path(predictions), Path(labels), classes=int(classes), name=name)
     if any(folders):
+        _refuse_without_masks(predictions if folders[1] else labels, name)
         raise DataError(
             f"{predictions} and {labels}: one is a folder of masks, whose rows go by name; save "
             "the other side as PNG files of the same names"
@@ -252,6 +259,17 @@ class _Loader:
                 f"{(stop - start, *spec.shape)}"
             )
         return host
+
+
+def _refuse_without_masks(given: Any, name: str) -> None:
+    """Raise :class:`MissingInputError` for the folder beside one of masks that has none."""
+    local = isinstance(given, (str, Path)) and "://" not in str(given)
+    if not local or Path(given).is_file():
+        return
+    if not Path(given).exists():
+        raise MissingInputError(f"{name}: {given} is not there")
+    if not any((Path(given) / head).exists() for head in ("zarr.json", ".zarray", ".zgroup")):
+        raise MissingInputError(f"{name}: {given} holds no PNG file; the other side is PNG masks")
 
 
 def _named(names: Mapping[str, str], rows: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,7 +63,8 @@ def test_without_a_wish_the_metrics_are_those_of_training(cli, run):
 @pytest.mark.parametrize(
     ("arguments", "code", "word"),
     [
-        (("--epochs", "{d}/nowhere"), 4, "nowhere"),
+        (("--epochs", "{d}/nowhere"), 4, "nowhere is not there"),
+        (("--epochs", "{p}"), 4, "give one of its folders, such as {d}"),
         (("--epochs", "{d}", "p.npy", "y.npy"), 2, "leave PREDICTIONS"),
         (("--epochs", "{d}", "--classes", "3"), 2, "--classes"),
         (("--epochs", "{d}", "--workers", "3"), 2, "--workers"),
@@ -78,8 +79,25 @@ def test_without_a_wish_the_metrics_are_those_of_training(cli, run):
     ],
 )
 def test_what_does_not_follow_is_refused(cli, run, arguments, code, word):
-    ended, out, err = cli("eval", *(text.format(d=run) for text in arguments))
+    ended, out, err = cli("eval", *(text.format(d=run, p=run.parent) for text in arguments))
     assert ended == code, err
     assert out == ""
-    assert word in err
+    assert word.format(d=run) in err
     assert "Traceback" not in err
+
+
+def test_classes_without_names_are_merged_by_number(cli, tmp_path):
+    run = Run(tmp_path / "plain")
+    collection = Collection(["iou"], classes=3, repeats="none")
+    assert collection.keep_matrix()
+    collection.update(*batch(0))
+    run.write(collection.partial(run.id, run.open_attempt(), Moment("val", 0, 0), epoch=0))
+    options = ("eval", "--epochs", run.path, "-m", "accuracy", "--json", "--merge")
+    code, out, err = cli(*options, "vehicle=1+2")
+    assert code == 0, err
+    predicted, truth = (np.minimum(x.ravel(), 1) for x in batch(0))
+    (epoch,) = json.loads(out)["epochs"]
+    assert epoch["metrics"]["accuracy"]["value"] == sk.accuracy_score(truth, predicted)
+    code, _, err = cli(*options, "vehicle=car+bus")
+    assert code == 2
+    assert "'car', but the classes have no names; give their numbers, 0 to 2" in err

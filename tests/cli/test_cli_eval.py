@@ -246,7 +246,20 @@ def test_two_columns_of_one_name_are_refused(cli, tmp_path):
          ["OPTION=VALUE"]),
         (("{d}/predicted.npy", "{d}/truth.npy", "--classes", "4", "-m", "iou", "-m", "iou"), 2,
          ["twice"]),
-        (("{d}/t.csv/label", "{d}/t.csv/truth", "--classes", "4"), 2, ["no column 'truth'"]),
+        (("{d}/t.csv/label", "{d}/t.csv/truth", "--classes", "4"), 2,
+         ["no column 'truth'", "pattern such as p_*"]),
+        (("{d}/gone", "{d}/masks", "--classes", "4"), 4, ["gone is not there"]),
+        (("{d}/empty", "{d}/masks", "--classes", "4"), 4, ["empty holds no PNG"]),
+        (("{d}/empty", "{d}/empty", "--classes", "4"), 4, ["empty holds no", "PNG"]),
+        (("{d}/floats.npy", "{d}/floats.npy", "--classes", "4"), 4, ["labels have dtype"]),
+        (("{d}/floats.npy", "{d}/ids.npy", "--classes", "4"), 4,
+         ["cast classes to integers", "binary"]),
+        (("{d}/logits.npy", "{d}/ids.npy", "--task", "binary"), 4,
+         ["outside [0, 1]", "threshold=0 for logits"]),
+        (("{d}/s.npy", "{d}/ids.npy", "--classes", "4", "-m", "roc"), 2,
+         ["roc has no multiclass task", "task='binary'"]),
+        (("{d}/s.npy", "{d}/ids.npy", "--classes", "4", "-m", "top_k_accuracy:k=2"), 2,
+         ["did you mean 'top_k'"]),
         (("{d}/t.csv/name", "{d}/t.csv/label", "--classes", "4"), 4, ["name", "numbers"]),
         (("{d}/holes.csv/a", "{d}/holes.csv/b", "--classes", "4"), 4, ["lacks 1"]),
     ],
@@ -256,9 +269,28 @@ def test_what_cannot_be_measured_ends_with_its_code_and_one_line(
 ):
     (masks / "t.csv").write_text("label,name\n0,cat\n1,dog\n")
     (masks / "holes.csv").write_text("a,b\n0,1\n,0\n")
+    (masks / "masks").mkdir()
+    (masks / "empty").mkdir()
+    Image.fromarray(PREDICTED[0]).save(masks / "masks" / "a.png")
+    np.save(masks / "floats.npy", np.array([0.0, 1.0]))
+    np.save(masks / "logits.npy", np.array([-3.0, 4.0]))
+    np.save(masks / "ids.npy", np.array([0, 1]))
+    np.save(masks / "s.npy", np.zeros((2, 4)))
     ended, out, err = cli("eval", *(text.format(d=masks) for text in arguments))
     assert ended == code, err
     assert out == ""
     assert "Traceback" not in err
     for word in words:
         assert word in err
+
+
+def test_several_averages_and_columns_by_a_pattern(cli, table):
+    folder, columns = table
+    found = measured(
+        cli, folder / "t.csv/s_*", folder / "t.csv/label", "--classes", 3,
+        "-m", "recall:average=none+macro+micro",
+    )  # fmt: skip
+    recalls = sk.recall_score(columns["label"], columns["predicted"], average=None)
+    assert [found[f"recall_{c}"] for c in range(3)] == pytest.approx(recalls, rel=1e-14)
+    assert found["recall_mean"] == pytest.approx(recalls.mean(), rel=1e-14)
+    assert found["recall_micro"] == sk.accuracy_score(columns["label"], columns["predicted"])

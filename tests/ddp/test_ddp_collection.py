@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from pipeline import metrics
 from pipeline.collection import Collection as OneProcess
-from pipeline.ddp import Collection, Moment, Run, after
+from pipeline.ddp import Collection, Moment, Panels, Run, after, callback
 from pipeline.ddp.claims import Claims
 from pipeline.ddp.live import Ranks
+from pipeline.ddp.panels import taken
 from pipeline.errors import ConfigError, DataError
 
 CLASSES, VOID = 4, 255
@@ -262,3 +263,22 @@ def test_a_reset_forgets_the_batch_that_was_told_of():
     next(loop)
     collection.reset()
     assert collection._expected is None
+
+
+def test_panels_and_tables_are_of_phases_and_channels_that_there_are():
+    for call in (
+        lambda: Panels(phases=("valid",)),
+        lambda: Panels(phases="val"),
+        lambda: callback(table=("tset",)),
+        lambda: callback(phases={"mine": "dev"}),
+    ):
+        with pytest.raises(ConfigError, match="expected a list of train, val, test"):
+            call()
+    collection = Collection("iou", classes=2)
+    collection.latest = np.zeros((2, 4, 4), int), np.zeros((2, 4, 4), int)
+    batch = [np.zeros((2, 5, 4, 4))]
+    with pytest.raises(ConfigError, match=r"\(2, 5, 4, 4\); expected \(n, 1 or 3, h, w\)"):
+        taken(Panels(), batch, collection, 2)
+    collection.latest = np.zeros((2, 4, 4), int), np.zeros((2, 4, 4), int)
+    chosen = Panels(image=lambda batch: batch[0][:, :3])
+    assert len(taken(chosen, batch, collection, 2)) == 2

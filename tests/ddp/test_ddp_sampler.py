@@ -177,6 +177,8 @@ def test_an_order_that_is_not_known_is_named_with_the_remedy(each, named):
         share_of(each, 0, 2)
     assert "ids=" in str(caught.value)
     assert "repeats='none'" in str(caught.value)
+    helps = "use a DistributedSampler" in str(caught.value)
+    assert helps == (named in ("SequentialSampler", "RandomSampler", "MirroredSampler"))
 
 
 def test_a_batch_sampler_of_ones_own_is_named():

@@ -96,6 +96,51 @@ def test_classes_that_differ_are_refused():
         ours.MeanIoU(3, include_background=False)
 
 
+BINARY = (
+    "BinaryAccuracy", "BinaryF1Score", "BinaryJaccardIndex", "BinaryPrecision", "BinaryRecall",
+    "BinarySpecificity",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_binary_metrics_are_those_of_torchmetrics(name):
+    theirs = getattr(classification, name)(threshold=0.3, ignore_index=255)
+    collection = ours.MetricCollection(
+        [getattr(ours, name)(threshold=0.3, ignore_index=255)], repeats="none"
+    )
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        scores, truth = torch.from_numpy(rng.random(50)), torch.from_numpy(rng.integers(0, 2, 50))
+        truth[:3] = 255
+        theirs.update(scores, truth)
+        collection.update(scores, truth)
+    assert float(collection.compute()[name]) == pytest.approx(float(theirs.compute()), rel=1e-6)
+
+
+def test_the_confusion_matrix_is_that_of_torchmetrics():
+    theirs = classification.MulticlassConfusionMatrix(4, ignore_index=255)
+    collection = ours.MetricCollection(
+        [ours.MulticlassConfusionMatrix(4, ignore_index=255), ours.MulticlassRecall(4)],
+        repeats="none",
+    )
+    for predicted, truth in batches():
+        theirs.update(predicted, truth)
+        collection.update(predicted, truth)
+    table = collection.compute()["MulticlassConfusionMatrix"]
+    assert table.counts.tolist() == theirs.compute().tolist()
+
+
+def test_a_metric_alone_says_where_it_belongs():
+    alone = ours.MulticlassRecall(3)
+    for call in (alone, alone.update, alone.compute):
+        with pytest.raises(ConfigError, match=r"put it into a collection, MetricCollection"):
+            call(torch.zeros(2), torch.zeros(2))
+    with pytest.raises(ConfigError, match=r"argmax\(1\)"):
+        ours.MeanIoU(3, input_format="one-hot")
+    with pytest.raises(ConfigError, match="differ within one collection"):
+        ours.MetricCollection([ours.MulticlassRecall(2), ours.BinaryRecall()])
+
+
 def bodies(path: Path) -> tuple[dict[str, str], set[str]]:
     """Return the methods of the module of a file by name, and the other statements."""
     tree = ast.parse(path.read_text())
