@@ -73,10 +73,13 @@ def finish(processes):
 
 
 def outcome(path):
-    """Return every file there and beside, with its bytes; of records what outlives their writer."""
+    """Return every file there and beside, with its bytes; of records what outlives their writer.
+
+    Lock files say nothing: the system frees a lock with its holder, and its file may stay.
+    """
     found = {}
     for file in path.parent.rglob("*"):
-        if file.is_file():
+        if file.is_file() and file.suffix != ".lock":
             found[file.relative_to(path.parent).as_posix()] = file.read_bytes()
     for name in [name for name in found if "/manifest/block-" in name]:
         record = json.loads(found[name])["attributes"]
