@@ -41,7 +41,8 @@ def measure(
     ``predictions`` and ``labels`` are files, folders of masks or arrays, as
     :func:`~pipeline.store.open_predictions` takes them; ``metrics`` and the other options are
     those of :class:`~pipeline.collection.Collection`, whose numbers these are. All metrics share
-    passes over the data, each of which reads every stored byte once; most metrics need one.
+    passes over the data, each of which reads every stored byte once; most metrics need one. Options
+    that are none raise :class:`TypeError`, which says what those of others are called here.
     """
     chosen = choice(
         metrics, classes=classes, task=task, ignore=ignore, top_k=top_k, threshold=threshold,
