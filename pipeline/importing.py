@@ -165,14 +165,17 @@ def _import(
                 _check_files(found)
         else:
             writer = held.create_split(
-                split, specs, classes=count, rows=found.rows, attributes=attributes, **sizes
-            )
+                split, specs, classes=count, rows=found.rows,
+                attributes={**attributes, layout.UNFINISHED: True}, **sizes,
+            )  # fmt: skip
             damaged = []
         waiting = sorted([*writer.missing(), *damaged], key=lambda block: block.index)
         if links is not None and (why := links.misfit(writer.declared, held.path / split)):
             links, copied = None, why
         _write(writer, waiting, {block.index for block in damaged}, found.targets, told, links)
         origin.check_unchanged(found, attributes, split)
+        if held.attributes(split).get(layout.UNFINISHED):
+            held.finish(split)  # not before: rows of files that changed are no split
     return Imported(
         store=str(_place(store)),
         split=split,
@@ -243,8 +246,11 @@ def _place(store: Store | str | Path) -> Any:
 
 
 def _refuse_existing(store: Store, split: str) -> None:
-    missing = store.writer(split).missing()
-    state = f"{len(missing)} of its blocks are missing" if missing else "it is complete"
+    state = "it is complete"
+    if store.attributes(split).get(layout.UNFINISHED):
+        state = "it was never declared whole"
+    if missing := store.writer(split).missing():
+        state = f"{len(missing)} of its blocks are missing"
     raise ExistsRefusedError(
         f"{store.path} has a split {split} already, and {state}; go on with --resume (resume=True),"
         " or name another split"

@@ -22,7 +22,7 @@ PlaceT = TypeVar("PlaceT", bound=Place)
 SCHEMA_VERSION = 1
 DECLARATION = "featfold"  # attribute of a group that holds what this package knows of it
 MANIFEST = "manifest"
-UNFINISHED = "unfinished"  # attribute of a split that is appended to, until its last row is there
+UNFINISHED = "unfinished"  # attribute of a split until the last row of its source is there
 CHUNK_NBYTES = 16 * 2**20
 BLOCK_NBYTES = 500_000_000
 LARGEST_CHUNK_NBYTES = 2**31 - 1  # codecs take no larger buffer

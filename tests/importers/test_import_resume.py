@@ -12,7 +12,7 @@ import pytest
 from kills import Moments, kills
 
 import pipeline as ff
-from pipeline.errors import DataError, ExistsRefusedError, LockedError
+from pipeline.errors import DataError, ExistsRefusedError, IncompleteError, LockedError
 from pipeline.importing import Silent
 from pipeline.store import Store
 
@@ -138,6 +138,30 @@ def test_files_that_change_meanwhile_are_told(folder):
     watch.advance = lambda amount: (folder / "rows_3.npz").touch()
     with pytest.raises(DataError, match="id/train: files changed while they were imported"):
         ff.import_split(folder / "s.zarr", "id/train", sources, classes=K, progress=watch, **SIZES)
+    store = Store.open(folder / "s.zarr")
+    assert not store.writer("id/train").missing()
+    with pytest.raises(IncompleteError, match="id/train is incomplete"):
+        store.split("id/train")
+    with pytest.raises(ExistsRefusedError, match="it was never declared whole"):
+        ff.import_split(folder / "s.zarr", "id/train", sources, classes=K)
+    with pytest.raises(ExistsRefusedError, match="names, sizes and times"):
+        ff.import_split(folder / "s.zarr", "id/train", sources, classes=K, resume=True)
+    with pytest.raises(IncompleteError):
+        store.split("id/train")
+
+
+def test_a_split_of_all_blocks_that_was_not_declared_whole_is_so_by_a_resume(folder, monkeypatch):
+    _, sources = make(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "finish", Broken.__getitem__)
+        with pytest.raises(ZeroDivisionError):
+            bring(folder / "s.zarr", sources)
+    store = Store.open(folder / "s.zarr")
+    with pytest.raises(IncompleteError):
+        store.split("id/train")
+    done = ff.import_split(folder / "s.zarr", "id/train", sources, resume=True)
+    assert (done.written, done.kept) == (0, BLOCKS)
+    assert store.split("id/train", verify=True).schema.rows == N
 
 
 def test_one_import_at_a_time(folder):

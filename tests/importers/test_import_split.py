@@ -180,6 +180,44 @@ def test_scores_are_stored_so_that_higher_is_ood(folder, sign, dtype):
     assert split.attributes.get("scores", {}) == ({} if sign == "not-scores" else told)
 
 
+def test_scores_in_a_column_are_asked_for_their_sign(folder):
+    np.savez(folder / "a.npz", conf=np.ones((N, 1), "f4"), logits=np.ones((N, 1), "f4"))
+    with pytest.raises(ConfigError, match="conf=higher-is-ood or conf=higher-is-id"):
+        ff.import_split(folder / "s.zarr", "id/test", folder / "a.npz", classes=1)
+    ff.import_split(
+        folder / "s.zarr", "id/test", folder / "a.npz", classes=1, scores={"conf": "higher-is-id"}
+    )
+    assert stored(folder / "s.zarr", "conf", "id/test").tolist() == [[-1.0]] * N
+
+
+@pytest.mark.parametrize("dtype", ["u8", "i4", "i8"])
+def test_labels_in_a_column_become_one_integer_a_row(folder, dtype):
+    np.savez(folder / "a.npz", features=TOKENS[:, 0], labels=LABELS[:, None].astype(dtype))
+    ff.import_split(folder / "s.zarr", "id/train", folder / "a.npz", classes=K)
+    found = stored(folder / "s.zarr", "labels")
+    assert found.dtype == np.int64
+    np.testing.assert_array_equal(found, LABELS)
+    told = Store.open(folder / "s.zarr").attributes("id/train")["imported_from"]["arrays"]
+    assert told["labels"]["shape"] == "(n, 1) to (n,)"
+
+
+def test_labels_that_int64_does_not_hold_are_refused(folder):
+    labels = LABELS.astype("u8")
+    labels[3] = 2**64 - 1
+    np.savez(folder / "a.npz", features=TOKENS[:, 0], labels=labels)
+    with pytest.raises(DataError, match="labels: row 3: 18446744073709551615"):
+        ff.import_split(folder / "s.zarr", "id/train", folder / "a.npz", classes=K)
+    assert not (folder / "s.zarr").exists()
+
+
+def test_two_files_of_one_number_are_refused(folder):
+    (folder / "clip/img_emb").mkdir(parents=True)
+    for number in ("0", "1", "01"):
+        np.save(folder / f"clip/img_emb/img_emb_{number}.npy", TOKENS[:, 0])
+    with pytest.raises(DataError, match=r"img_emb_0?1\.npy and .*img_emb_0?1\.npy"):
+        ff.import_split(folder / "s.zarr", "id/train", folder / "clip", classes=0)
+
+
 def test_clip_retrieval(folder):
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -102,6 +102,24 @@ def test_floats_that_were_never_written_are_refused(tmp_path, zarr_format):
     assert "lacks 3 of 5 chunks, whose rows read as the fill value 0.0" in rows.why
 
 
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_floats_that_a_shard_lacks_are_refused(tmp_path, location):
+    from zarr.core.array import ShardsConfigParam
+
+    shards: ShardsConfigParam = {"shape": (20, 4), "index_location": location}
+    for name, written in (("some", [slice(0, 10), slice(40, 50)]), ("all", [slice(0, 50)])):
+        array = zarr.create_array(
+            tmp_path / name, shape=(50, 3), chunks=(10, 2), shards=shards, dtype="f4"
+        )
+        for rows in written:
+            array[rows] = 1
+    (some,) = FORMAT.arrays(tmp_path / "some").values()
+    assert isinstance(some, Unreadable)
+    assert "lacks 6 of 10 chunks" in some.why
+    (all_,) = FORMAT.arrays(tmp_path / "all").values()
+    assert (all_[0:50] == 1).all()
+
+
 def test_consolidated_metadata_that_are_old_are_not_believed(tmp_path):
     group = zarr.create_group(tmp_path / "g", zarr_format=2)
     array = group.create_array("x", data=np.ones((10, 2)), chunks=(5, 2))

@@ -25,9 +25,11 @@ _ENDINGS = {METADATA: "parquet"}
 def folder_rows(folder: Path) -> Mapping[str, Rows]:
     """Return the embeddings of a folder, and the columns of its tables; reads heads.
 
-    Raises :class:`DataError` where a number is there of one kind of file and not of another.
+    Raises :class:`DataError` where a number is there of one kind of file and not of another, or
+    of two files of a kind.
     """
-    numbered = {kind: found for kind in (*EMBEDDINGS, METADATA) if (found := _files(folder, kind))}
+    kinds = (*EMBEDDINGS, METADATA)
+    numbered = {kind: found for kind in kinds if (found := _by_number(folder, kind))}
     numbers = {n for found in numbered.values() for n in found}
     for kind, found in numbered.items():
         if missing := sorted(numbers - set(found)):
@@ -60,13 +62,24 @@ def _columns(tables: Mapping[int, Path]) -> dict[str, Rows]:
     return found
 
 
-def _files(folder: Path, kind: str) -> dict[int, Path]:
+def _by_number(folder: Path, kind: str) -> dict[int, Path]:
     """Return the files of a kind by their numbers."""
+    found: dict[int, Path] = {}
+    for number, path in sorted(_files(folder, kind)):
+        if (other := found.setdefault(number, path)) is not path:
+            raise DataError(
+                f"{other} and {path.name} have the same number, {number}; remove or rename one"
+            )
+    return found
+
+
+def _files(folder: Path, kind: str) -> list[tuple[int, Path]]:
+    """Return the files of a kind and their numbers."""
     ending = _ENDINGS.get(kind, "npy")
     found = (
         (p, re.fullmatch(rf"{kind}_(\d+)\.{ending}", p.name)) for p in folder.glob(f"{kind}/*")
     )
-    return {int(match[1]): path for path, match in found if match}
+    return [(int(match[1]), path) for path, match in found if match]
 
 
 def _is_folder(path: Path) -> bool:

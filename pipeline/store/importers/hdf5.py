@@ -82,7 +82,12 @@ def _unfit(node: Any, dtype: np.dtype[Any]) -> str:
         return "is packed by scale_factor and add_offset; save the numbers themselves"
     if node.is_virtual or node.external:
         return "lies in other files, and rows of those that are gone would be made up; import them"
-    lacking = _chunks(node) - node.id.get_num_chunks() if node.chunks and dtype.kind == "f" else 0
+    if node.chunks is None and node.size and not node.id.get_storage_size():
+        return (
+            f"was created and never written: its rows read as the fill value {node.fillvalue}; "
+            "finish writing it"
+        )
+    lacking = _chunks(node) - node.id.get_num_chunks() if node.chunks else 0
     if lacking > 0:
         return (
             f"lacks {lacking:,} of {_chunks(node):,} chunks, whose rows read as the fill value "

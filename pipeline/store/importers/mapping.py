@@ -46,10 +46,14 @@ class Target:
     def __init__(self, name: str, found: str, rows: Rows, wanted: Wanted) -> None:
         self.name, self.found, self.rows = name, found, rows
         self.given = logical_dtype(rows)
+        self.is_column = name == "labels" and tuple(rows.shape[1:]) == (1,)
+        """Whether labels (n, 1) are stored as (n,)."""
         self.axes = _axes(name, rows, self.given, wanted.layouts.get(name, ""))
+        if self.is_column:
+            self.axes = ""
         self.sign = _sign(name, rows, self.given, wanted.scores.get(name, ""))
         self.spec = ArraySpec(
-            _shape(rows.shape[1:], self.axes),
+            () if self.is_column else _shape(rows.shape[1:], self.axes),
             _dtype(name, self.given, wanted.dtypes),
             LAYOUTS.get(self.axes, ""),
         )
@@ -64,7 +68,7 @@ class Target:
     @property
     def conversion(self) -> dict[str, str]:
         """What is done to the rows on their way, for people and for the split's attributes."""
-        told = {}
+        told = {"shape": "(n, 1) to (n,)"} if self.is_column else {}
         if self.axes != self.spec.layout:
             told["layout"] = f"N{self.axes} to N{self.spec.layout}"
         if self.given != self.spec.dtype:
@@ -100,6 +104,8 @@ class Target:
 
     def _convert(self, rows: np.ndarray[Any, Any], out: np.ndarray[Any, Any], start: int) -> None:
         ordered = _as_tokens(rows, self.axes).reshape(out.shape)
+        if self.given == "uint64" and self.spec.dtype == "int64":
+            self._check_int64(ordered, start)
         try:
             with np.errstate(over="raise"):
                 _cast(ordered, self.given, out, self.spec.dtype)
@@ -113,6 +119,16 @@ class Target:
                 np.bitwise_xor(out, _BFLOAT16_SIGN, out=out)
             else:
                 np.negative(out, out=out)
+
+    def _check_int64(self, rows: np.ndarray[Any, Any], start: int) -> None:
+        """Raise a DataError for an integer that would become a negative one."""
+        wrong = np.nonzero(rows > np.iinfo(np.int64).max)[0]
+        if wrong.size:
+            row = int(wrong[0])
+            raise DataError(
+                f"{self.name}: row {start + row}: {rows[row].max()} is too large for int64; mend "
+                "it, or save it as int64"
+            )
 
 
 def selected(arrays: Mapping[str, Any], wanted: Wanted) -> tuple[dict[str, str], dict[str, str]]:
@@ -200,8 +216,8 @@ def _dtype(name: str, given: str, wanted: Mapping[str, str]) -> str:
         )
     if name == "labels" and "int" not in given:
         raise DataError(f"labels are {given}; expected integers, below 0 for OOD rows")
-    if name in GIVEN_BY_NAME and "int" in given and given != "uint64":
-        return "int64"
+    if name == "labels" or (name == "ids" and "int" in given and given != "uint64"):
+        return "int64"  # uint64 ids may be hashes, which int64 does not hold
     return asked or given
 
 
@@ -209,7 +225,8 @@ def _sign(name: str, rows: Rows, dtype: str, given: str) -> str:
     """Return what high numbers of scores mean; raise a ConfigError where it is not told."""
     if given and given not in SIGNS:
         raise ConfigError(f"{name}: scores are one of {', '.join(SIGNS)}, got {given!r}")
-    is_one_float = len(rows.shape) == 1 and dtype in FLOATS
+    is_column = tuple(rows.shape[1:]) == (1,) and name not in _USUAL
+    is_one_float = (len(rows.shape) == 1 or is_column) and dtype in FLOATS
     if given in SIGNS[:2] and not is_one_float:
         raise ConfigError(f"{name}: {rows.shape[1:]} {dtype} a row are no scores, which are floats")
     if is_one_float and not given and name not in NO_SCORES:

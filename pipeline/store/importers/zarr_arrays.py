@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,13 +16,15 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.errors import ConfigError, DataError
+from pipeline.errors import ConfigError, CorruptError, DataError
 from pipeline.store import layout
 from pipeline.store.importers import Importer, Rows, Unreadable, array_name
 from pipeline.store.importers.faults import is_packed, native, told
 from pipeline.store.importers.sliced import SlicedRows, in_bands
 
 V3, V2_ARRAY, V2_GROUP = "zarr.json", ".zarray", ".zgroup"
+NEVER_WRITTEN = np.uint64(2**64 - 1)
+"""Offset and bytes of a chunk that a shard lacks."""
 _DAMAGE = (ValueError, RuntimeError, KeyError, TypeError)
 
 
@@ -140,13 +143,54 @@ def _check_numbers(path: Path, array: Any, dtype: np.dtype[Any]) -> None:
             f"{path} is packed by scale_factor and add_offset; save the numbers themselves"
         )
     with told(path, *_DAMAGE):
-        lacking = array.nchunks - array.nchunks_initialized if dtype.kind == "f" else 0
+        lacking = _lacking(path, array) if dtype.kind == "f" else 0
     if lacking > 0:
         raise DataError(
             f"{path} lacks {lacking:,} of {array.nchunks:,} chunks, whose rows read as the fill "
             f"value {array.fill_value}; finish writing it, or write it again with "
             "write_empty_chunks=True if that is what they hold"
         )
+
+
+def _lacking(path: Path, array: Any) -> int:
+    """Return how many chunks of an array were never written; looks into shards."""
+    if array.shards is None:
+        return int(array.nchunks - array.nchunks_initialized)
+    grid = [-(-n // size) for n, size in zip(array.shape, array.chunks, strict=True)]
+    each = [shard // size for shard, size in zip(array.shards, array.chunks, strict=True)]
+    written = 0
+    for place in np.ndindex(*(-(-n // size) for n, size in zip(grid, each, strict=True))):
+        file = path / array.metadata.encode_chunk_key(place)
+        if file.is_file():
+            index = _shard_index(path, array, file, math.prod(each)).reshape(*each, 2)
+            inside = (
+                slice(n - at * size) for n, at, size in zip(grid, place, each, strict=True)
+            )  # of the last shard of an axis, some chunks lie beyond the array
+            written += int(np.any(index[tuple(inside)] != NEVER_WRITTEN, axis=-1).sum())
+    return int(array.nchunks) - written
+
+
+def _shard_index(path: Path, array: Any, file: Path, chunks: int) -> np.ndarray[Any, Any]:
+    """Return offset and bytes of every chunk of a shard; raises :class:`DataError`.
+
+    Zarr specification, codec sharding_indexed, version 1.0.
+    """
+    (sharding,) = (codec for codec in array.metadata.codecs if hasattr(codec, "index_location"))
+    codecs = [codec.to_dict()["name"] for codec in sharding.index_codecs]
+    if codecs not in (["bytes"], ["bytes", "crc32c"]):
+        raise DataError(
+            f"{path} has shards whose indexes are coded by {', '.join(codecs)}, so that chunks "
+            "which were never written are not seen; write it again without that"
+        )
+    endian = sharding.index_codecs[0].to_dict().get("configuration", {}).get("endian", "little")
+    nbytes = chunks * 2 * 8
+    with file.open("rb") as shard:
+        if sharding.index_location.value == "end":
+            shard.seek(-nbytes - 4 * (len(codecs) - 1), os.SEEK_END)
+        found = shard.read(nbytes)
+    if len(found) < nbytes:
+        raise CorruptError(f"{file} ends before its index of {chunks} chunks; write it again")
+    return np.frombuffer(found, "<u8" if endian == "little" else ">u8")
 
 
 def _opens(path: Path) -> bool:
