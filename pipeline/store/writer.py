@@ -8,7 +8,8 @@ count.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -229,6 +230,11 @@ class SplitWriter:
     def _create_array(self, name: str, spec: ArraySpec, given: Array) -> None:
         directory = self._split / name
         chunk_rows = self.declared.chunk_rows[name]
+        if committed := self.committed:
+            raise CorruptError(  # created anew, the array would lose its chunks
+                f"{self._where}: {directory / disk.GROUP_FILE} is lost, and {len(committed)} "
+                "blocks are committed; restore it from a copy"
+            )
         if (links := getattr(given, "links", None)) is not None:
             links.create(directory, name)
         else:
@@ -287,9 +293,7 @@ class SplitWriter:
             raw = RawWriter(directory, spec, size, array.fill_value)
             checksums = raw.write(pieces, rows_of)
         else:
-            checksums = each(
-                lambda piece: _put_piece(array, piece, rows_of(piece)), pieces, directory, UPLOADS
-            )
+            checksums = _put_pieces(array, pieces, rows_of, directory)
         disk.sync_names(files, top=directory / "c")
         crc32c = 0
         for piece, own in zip(pieces, checksums, strict=True):
@@ -304,9 +308,24 @@ def _is_raw(
     return whole and is_raw(directory, spec, chunk_rows)
 
 
-def _put_piece(array: Any, piece: slice, rows: np.ndarray[Any, Any]) -> int:
-    array[piece] = rows
-    return checksum.crc32c(rows)
+def _put_pieces(
+    array: Any, pieces: Sequence[slice], rows_of: Callable[[slice], Any], directory: Place
+) -> list[int]:
+    """Write pieces, several at the same time to an object store; return the crc32c of each.
+
+    The rows are asked for in order, never by two threads at once, as compressed files and those
+    with a checksum of all rows must be read; each thread keeps its own until they are sent.
+    """
+    left, turn = iter(enumerate(pieces)), threading.Lock()
+
+    def put(_: slice) -> tuple[int, int]:
+        with turn:
+            number, piece = next(left)
+            rows = rows_of(piece)
+        array[piece] = rows
+        return number, checksum.crc32c(rows)
+
+    return [found for _, found in sorted(each(put, pieces, directory, UPLOADS))]
 
 
 def forget_replaced(root: Any) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -156,3 +157,18 @@ def test_two_chunks_that_changed_places_are_noticed(tmp_path):
     split = store.split("id/train")
     with pytest.raises(CorruptError, match="array features, rows 0-16: checksum"):
         list(split.read(split.blocks[0], frozenset({"features"})))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_lost_metadata_of_an_array_keep_its_committed_chunks(path, sample, overwrite):
+    store = sample.filled(path)
+    writer = store.writer("id/train")
+    write = partial(writer.append, sample.rows(20, 24))
+    if overwrite:
+        write = partial(writer.write, 1, sample.rows(8, 16), overwrite=True)
+    lost = path / "id/train/features/zarr.json"
+    lost.unlink()
+    chunks = sorted((path / "id/train/features/c").rglob("*"))
+    with pytest.raises(CorruptError, match=f"{re.escape(str(lost))} is lost"):
+        write()
+    assert sorted((path / "id/train/features/c").rglob("*")) == chunks
