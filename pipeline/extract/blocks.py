@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.chunk import Block
-from pipeline.errors import CorruptError, DataError, IncompleteError
+from pipeline.errors import DataError
 from pipeline.extract.passing import Contents, Pass, Progress
 from pipeline.extract.sources import Source
 from pipeline.store import Store
+from pipeline.store.repair import damaged_blocks
 
 
 class Writer(Protocol):
@@ -79,16 +80,7 @@ def place(contents: Contents, found: Contents, block: Block, start: int, split: 
 def damaged(store: Store, name: str) -> list[Block]:
     """Return the committed blocks of a split whose bytes are not those of the manifest.
 
-    Everything before the first block that is missing is read once. Raises :class:`CorruptError` for
+    All that is committed is read once, behind a missing block too. Raises :class:`CorruptError` for
     damage that no block mends.
     """
-    try:
-        split = store.split(name, allow_partial=True)
-    except IncompleteError:  # no block before a missing one
-        return []
-    found = split.verify()
-    beyond = next((finding for finding in found if finding.block < 0), None)
-    if beyond is not None:
-        raise CorruptError(f"{store.path}: {beyond}")
-    wrong = {finding.block for finding in found}
-    return [block for block in split.blocks if block.index in wrong]
+    return damaged_blocks(store, name)

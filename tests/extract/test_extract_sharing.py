@@ -144,6 +144,16 @@ def test_damaged_blocks_alone_are_written_again(store, tmp_path):
     assert len(touched) < len(before)
 
 
+def test_a_damaged_block_behind_a_missing_one_is_written_again(store, tmp_path):
+    extracted(store, part=(2, 2))
+    first, *_ = sorted(p for p in (store.path / "id/train/ids/c").rglob("*") if p.is_file())
+    first.write_bytes(first.read_bytes()[:-7])
+    done, _ = extracted(store, part=(2, 2), verify=True)
+    assert (done.written, done.rewritten) == (0, 1)
+    extracted(store, part=(1, 2))
+    same(store.split("id/train", verify=True), whole(tmp_path))
+
+
 def test_workers_end_with_the_process_that_started_them(store, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
