@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -12,7 +14,7 @@ from pipeline.errors import DataError, UnknownNameError
 from pipeline.extract.token_layouts import check_layout
 
 INPUT = "input"
-"""Item of a tap that is what goes into the submodule."""
+"""Item of a tap that is what goes into the submodule; ``input:NAME`` is one of several."""
 
 
 class Tap(NamedTuple):
@@ -23,12 +25,16 @@ class Tap(NamedTuple):
     module: Any
     """The submodule; None for what the model itself returns."""
     item: str
-    """Which item of its output; empty for the output, ``input`` for what goes in."""
+    """Which item of its output; empty for the output, see :data:`INPUT` for what goes in."""
     layout: str
 
     @property
     def where(self) -> str:
         return f"tap {self.name} ({self.path})"
+
+    @property
+    def is_input(self) -> bool:
+        return self.item.partition(":")[0] == INPUT
 
 
 def near_names(path: str, network: Any) -> str:
@@ -57,8 +63,8 @@ def tap_of(network: Any, name: str, path: str, layouts: Mapping[str, str]) -> Ta
 
 def item_of(tap: Tap, output: Any, near: Callable[[Tap], str]) -> torch.Tensor:
     """Return the tensor that a tap means of an output: itself, an item, or its only tensor."""
-    if tap.item and tap.item != INPUT:
-        output = _named_item(tap, output, near)
+    if tap.item and not tap.is_input:
+        output = _named_item(tap, tap.item, output, near)
     elif isinstance(output, (tuple, list, Mapping)):
         values = list(output.values()) if isinstance(output, Mapping) else list(output)
         tensors = [value for value in values if isinstance(value, torch.Tensor)]
@@ -73,18 +79,58 @@ def item_of(tap: Tap, output: Any, near: Callable[[Tap], str]) -> torch.Tensor:
     return output
 
 
-def _named_item(tap: Tap, output: Any, near: Callable[[Tap], str]) -> Any:
+def input_of(
+    tap: Tap, args: tuple[Any, ...], kwargs: Mapping[str, Any], near: Callable[[Tap], str]
+) -> Any:
+    """Return what a tap means of what goes in: the item it names, or all that holds a tensor.
+
+    Raises :class:`DataError` where that is several, and which of them is meant is not known.
+    """
+    given: Any = {**_named_arguments(tap.module, args), **kwargs}
+    names = tap.item.split(":")[1:]
+    for name in names:
+        given = _named_item(tap, name, given, near)
+    if names:
+        return given
+    holding = {name: value for name, value in given.items() if _holds_tensor(value)}
+    if len(holding) > 1:
+        raise DataError(
+            f"{tap.where}: several tensors go in, {_items(holding)}; name one of them, such as "
+            f"{tap.path}:{next(iter(holding))}"
+        )
+    return next(iter(holding.values()), None)
+
+
+def _named_arguments(module: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+    """Return arguments by the names of the forward pass, or by their number where it has none."""
+    names = [str(number) for number in range(len(args))]
+    with suppress(TypeError, ValueError):
+        parameters = inspect.signature(module.forward).parameters.values() if module else ()
+        known = [each.name for each in parameters if each.kind is each.POSITIONAL_OR_KEYWORD]
+        names[: len(known)] = known[: len(names)]
+    return dict(zip(names, args, strict=True))
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        return any(map(_holds_tensor, value))
+    return isinstance(value, torch.Tensor)
+
+
+def _named_item(tap: Tap, name: str, output: Any, near: Callable[[Tap], str]) -> Any:
     try:
         if isinstance(output, Mapping):
-            return output[tap.item]
-        if isinstance(output, (tuple, list)) and tap.item.isdecimal():
-            return output[int(tap.item)]
+            return output[name]
+        if isinstance(output, (tuple, list)) and name.isdecimal():
+            return output[int(name)]
     except LookupError:
         pass
     named = getattr(output, "_fields", ())  # of a namedtuple
-    if tap.item in named:
-        return getattr(output, tap.item)
-    raise DataError(f"{tap.where}: no item {tap.item!r} in {_items(output)}{near(tap)}")
+    if name in named:
+        return getattr(output, name)
+    raise DataError(f"{tap.where}: no item {name!r} in {_items(output)}{near(tap)}")
 
 
 def _keys(output: Any) -> list[str]:

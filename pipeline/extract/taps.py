@@ -19,7 +19,7 @@ from pipeline.errors import ConfigError, DataError
 from pipeline.extract import devices
 from pipeline.extract.final_layer import last_linear, linear_called
 from pipeline.extract.model import Description, call, name_of
-from pipeline.extract.tap import INPUT, Tap, item_of, near_names, tap_of
+from pipeline.extract.tap import Tap, input_of, item_of, near_names, tap_of
 from pipeline.extract.token_layouts import (
     arranged,
     copied,
@@ -53,10 +53,10 @@ def tapped(
     """Return a model that gives the outputs of submodules by the names of ``taps``.
 
     A tap is the name of a submodule, ``blocks.11``; with an item of its output, ``encoder:0`` or
-    ``encoder:last_hidden_state``, or ``head:input``, what goes into it; or an item of what the
-    model returns, ``last_hidden_state``, or ``:``, all of that. Outputs (n, d) need no layout;
-    others declare theirs, N first: NTD, NDT, NCHW, NHWC. Tokens are stored (t, d), those of a map
-    row by row.
+    ``encoder:last_hidden_state``, or ``head:input``, what goes into it, where several tensors do
+    with its name, ``block:input:hidden_states``; or an item of what the model returns,
+    ``last_hidden_state``, or ``:``, all of that. Outputs (n, d) need no layout; others declare
+    theirs, N first: NTD, NDT, NCHW, NHWC. Tokens are stored (t, d), those of a map row by row.
 
     ``prefix`` counts the tokens before those, by the name of the array that they become: one gives
     (d,), several (r, d). It holds for every tap of a sequence; those of others than ``features``
@@ -139,11 +139,15 @@ class Tapped(torch.nn.Module):  # type: ignore[misc]
         if self.head_name == AUTO:
             self._find_head(inputs)
         caught: dict[str, Arrays] = {}
+        named = inputs if isinstance(inputs, Mapping) else {"0": inputs}
+        for tap in self.taps:
+            if tap.module is None and tap.is_input:
+                self._before(tap, caught, None, (), named)
         with self._hooked(caught):
             output = self._run(inputs)
         for tap in self.taps:
-            if tap.module is None:
-                self._catch(tap, caught, None, (inputs,), {}, output)
+            if tap.module is None and not tap.is_input:
+                self._catch(tap, caught, output)
             elif tap.name not in caught:
                 raise DataError(
                     f"{tap.where}: the submodule did not run in this forward pass{self._near(tap)}"
@@ -160,22 +164,33 @@ class Tapped(torch.nn.Module):  # type: ignore[misc]
         """Have a hook on every tapped submodule; none is left, whatever happens."""
         with ExitStack() as stack:
             for tap in self.taps:
-                if tap.module is not None:
-                    hook = partial(self._catch, tap, caught)
-                    handle = tap.module.register_forward_hook(hook, with_kwargs=True)
-                    stack.callback(handle.remove)
+                if tap.module is None:
+                    continue
+                if tap.is_input:
+                    hook = partial(self._before, tap, caught)
+                    handle = tap.module.register_forward_pre_hook(hook, with_kwargs=True)
+                else:
+                    hook = partial(self._after, tap, caught)
+                    handle = tap.module.register_forward_hook(hook)
+                stack.callback(handle.remove)
             yield
 
-    def _catch(
-        self, tap: Tap, caught: dict[str, Arrays], _: Any, args: Any, kwargs: Any, output: Any
+    def _before(
+        self, tap: Tap, caught: dict[str, Arrays], _: Any, args: Any, kwargs: Mapping[str, Any]
     ) -> None:
+        """Copy what goes in before the submodule runs, which may write into it."""
+        self._catch(tap, caught, input_of(tap, args, kwargs, self._near))
+
+    def _after(self, tap: Tap, caught: dict[str, Arrays], _: Any, args: Any, output: Any) -> None:
+        self._catch(tap, caught, output)
+
+    def _catch(self, tap: Tap, caught: dict[str, Arrays], given: Any) -> None:
         """Copy at once: layers behind may write into the output."""
         if tap.name in caught:
             raise DataError(
-                f"{tap.where}: the submodule ran twice in one forward pass, and which output is "
+                f"{tap.where}: the submodule ran twice in one forward pass, and which run is "
                 f"meant is not known{self._near(tap)}: tap one that runs once"
             )
-        given = next(iter((*args, *kwargs.values())), None) if tap.item == INPUT else output
         found = arranged(item_of(tap, given, self._near), tap.layout, tap.where)
         rest, parts = parted(found, self.prefixes.get(tap.name, {}), tap.where)
         caught[tap.name] = {name: copied(each) for name, each in {tap.name: rest, **parts}.items()}
