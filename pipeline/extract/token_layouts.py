@@ -134,7 +134,8 @@ def mask_of(given: Any, prefix: int, length: int | None, name: str) -> tuple[tor
     Raises
     ------
     DataError
-        For other values than 0 and 1, another shape, or more tokens than ``length``.
+        For other values than 0 and 1, another shape, padding where the prefix is, or more tokens
+        than ``length``.
     """
     if not isinstance(given, torch.Tensor) or given.ndim != 2:
         shape = tuple(getattr(given, "shape", ()))
@@ -144,7 +145,15 @@ def mask_of(given: Any, prefix: int, length: int | None, name: str) -> tuple[tor
             f"mask {name!r}: expected 0 and 1, or false and true, got other values; masks that "
             "are added to scores, with 0 for valid tokens, must be turned into flags"
         )
-    mask = given.bool()[:, prefix:]
+    flags = given.bool()
+    padded = flags.any(1) & ~flags[:, :prefix].all(1)
+    if bool(padded.any()):
+        raise DataError(
+            f"mask {name!r}: row {int(padded.nonzero()[0, 0])} of the batch has padding among the "
+            f"first {prefix} tokens, which the prefix takes; pad on the right "
+            "(padding_side='right' of a tokenizer), or declare no prefix"
+        )
+    mask = flags[:, prefix:]
     tokens = mask.shape[1]
     if length is not None and tokens > length:
         raise DataError(

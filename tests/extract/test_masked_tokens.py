@@ -113,6 +113,20 @@ def test_prefix_tokens_leave_the_mask_as_well():
     assert outputs["cls"].shape == (5, D)
 
 
+def test_padding_is_never_taken_for_the_prefix():
+    """A tokenizer that pads on the left has padding where the first token is expected."""
+    ids, mask = np.arange(1, 9).reshape(2, 4), np.array([[1, 1, 1, 1], [0, 0, 1, 1]])
+    for prefix, row in (({"cls": 1}, 1), ({"cls": 1, "registers": 2}, 1)):
+        with pytest.raises(DataError, match=rf"row {row} of the batch .*padding_side") as told:
+            Extractor(words(prefix=prefix))({"input_ids": ids, "attention_mask": mask})
+        assert f"the first {sum(prefix.values())} " in str(told.value)
+    empty = np.array([[1, 1, 1, 0], [0, 0, 0, 0]])  # a row without tokens has no padding before
+    found = Extractor(words(prefix={"cls": 1}))({"input_ids": ids, "attention_mask": empty})
+    assert found["mask"].sum(1).tolist() == [2, 0]
+    left = Extractor(words())({"input_ids": ids, "attention_mask": mask})
+    assert left["mask"].sum(1).tolist() == [4, 2]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("batch_rows", [1, 7, 40])
 def test_the_pooled_copy_has_the_bits_that_detectors_would_compute(tmp_path, dtype, batch_rows):
