@@ -3,9 +3,10 @@
 A module, or a bound method or partial call of one, computes on the device that is asked for, else
 where its first parameter or buffer lies. One that is spread over several devices, and any other
 callable, is never moved: the device must be one of those of its modules, which for a plain callable
-are those in its attributes, in its closure and among the globals that it names; without any, inputs
-go to the CPU unless another device is asked for. Weights that are offloaded lie on the device meta,
-which is taken for no home where there is another.
+are those in its attributes, its arguments, its closure and the globals that it names, in lists and
+mappings there, and those of the functions found so; without any, inputs go to the CPU unless
+another device is asked for. Weights that are offloaded lie on the device meta, which is taken for
+no home where there is another.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -23,6 +25,8 @@ from pipeline.errors import ConfigError
 
 _OWN = frozenset(vars(torch.nn.Module()))
 """Attributes in which torch keeps parameters, buffers and hooks."""
+_DEPTH = 2
+"""How many functions deep a module may be called from one that is looked into."""
 
 
 def module_of(model: Callable[..., Any]) -> Any:
@@ -81,7 +85,21 @@ def homes_of(modules: Iterable[Any]) -> list[torch.device]:
 
 
 def held_modules(model: Callable[..., Any]) -> list[Any]:
-    """Return the modules that a callable holds: attributes, arguments, closure, named globals."""
+    """Return the modules that a callable holds, each once; their own submodules are left out."""
+    return list(dict.fromkeys(_held(model, _DEPTH)))
+
+
+def _held(model: Callable[..., Any], depth: int) -> Iterator[Any]:
+    for value in _values_of(model):
+        owner = getattr(value, "__self__", value)
+        if isinstance(owner, torch.nn.Module):
+            yield owner
+        elif depth and (isinstance(value, (FunctionType, MethodType, partial))):
+            yield from _held(value, depth - 1)
+
+
+def _values_of(model: Callable[..., Any]) -> Iterator[Any]:
+    """Yield attributes, arguments, closure and named globals, and what lies in collections."""
     values: list[Any] = []
     while isinstance(model, partial):
         values += [*model.args, *model.keywords.values()]
@@ -92,8 +110,13 @@ def held_modules(model: Callable[..., Any]) -> list[Any]:
         with suppress(ValueError):  # a closure that is not filled yet
             names = inspect.getclosurevars(inner)
             values += [*names.nonlocals.values(), *names.globals.values()]
-    found = [getattr(value, "__self__", value) for value in values]
-    return [each for each in found if isinstance(each, torch.nn.Module)]
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from value
+        elif isinstance(value, dict):
+            yield from value.values()
+        else:
+            yield value
 
 
 def _has_vars(model: Any) -> bool:

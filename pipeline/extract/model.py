@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,9 @@ class Extractor:
 
     During a call the modules of a ``torch.nn.Module`` (or of the one whose bound method or partial
     call is given) are in evaluation mode and gradients are off; after it, the training flag of
-    every module, which parameters take gradients, and all buffers are what they were. A plain
-    callable is called as it is. Inputs go to the device that
-    :func:`pipeline.extract.devices.settled` finds; :meth:`ready` has the model there.
+    every module, which parameters take gradients, and all buffers are what they were. The same
+    holds for the modules that a plain callable holds, which are never moved. Inputs go to the
+    device that :func:`pipeline.extract.devices.settled` finds; :meth:`ready` has the model there.
 
     Inputs are a tensor (n, ...), or a mapping of them, as tokenizers give: the latter goes in by
     name, ``model(**inputs)``, where the forward of a module has a parameter for every name, and as
@@ -63,7 +64,8 @@ class Extractor:
         owner = getattr(called, "__self__", called)
         self._model, self._name = model, name_of(called)
         self._owner, self._module = owner, devices.module_of(model)
-        self._modules = [] if self._module is None else [self._module]
+        alone = self._module is not None
+        self._modules = [self._module] if alone else devices.held_modules(model)
         self._half = _half_of(self._module)
         self.device = devices.settled(model, device)
         carried = getattr(owner, "description", None)
@@ -87,10 +89,21 @@ class Extractor:
     def attributes(self) -> dict[str, str]:
         """Return what the store records: model, weights, and the versions of the libraries."""
         described = {"model": self._name, **self.description.attributes}
-        if self._module is not None and "weights_sha256" not in described:
-            described["weights_sha256"] = weights_sha256(self._module)
+        if "weights_sha256" not in described and (known := self._weights()):
+            described["weights_sha256"] = known
         versions = arrays.versions(("numpy", "torch"))
         return {**described, **{f"{name}_version": v for name, v in versions.items()}}
+
+    def _weights(self) -> str:
+        """Return a hash of the weights, which a plain callable has in the modules that it holds."""
+        if self._module is not None:
+            return weights_sha256(self._module)
+        held = devices.held_modules(self._model)
+        if any(home.type == "meta" for home in devices.homes_of(held)):  # offloaded
+            return ""
+        several = list(dict.fromkeys(map(weights_sha256, held)))
+        joined = hashlib.sha256("".join(several).encode()).hexdigest()
+        return several[0] if len(several) == 1 else joined if several else ""
 
     @contextmanager
     def ready(self) -> Iterator[None]:
@@ -101,7 +114,7 @@ class Extractor:
             try:
                 yield
             finally:
-                _make_ordinary(self._module)
+                _make_ordinary(self._modules)
 
     def __call__(self, inputs: Any) -> dict[str, torch.Tensor]:
         """Return the outputs for ``inputs`` (n, ...), or a mapping of such, detached, by name.
@@ -112,7 +125,7 @@ class Extractor:
             When an output is no tensor or has another number of rows than the inputs.
         """
         rows = count_rows(inputs)
-        with evaluating(self._module), torch.inference_mode():
+        with evaluating(self._modules), torch.inference_mode():
             found = self._called(inputs)
         named = found if isinstance(found, Mapping) else {"features": found}
         for name, output in named.items():
@@ -221,11 +234,12 @@ def _dtype_name(name: str, output: torch.Tensor) -> str:
 
 
 @contextmanager
-def evaluating(module: Any) -> Iterator[None]:
-    """Put every module in evaluation mode; restore flags and buffers afterwards."""
-    modules = list(module.modules()) if module is not None else []
+def evaluating(roots: Iterable[Any]) -> Iterator[None]:
+    """Put modules and all below them in evaluation mode; restore flags and buffers afterwards."""
+    roots = list(roots)
+    modules = _all_modules(roots)
     flags = [(each, each.training) for each in modules]
-    weights = list(module.parameters()) if module is not None else []
+    weights = list(dict.fromkeys(chain.from_iterable(root.parameters() for root in roots)))
     learning = [(each, each.requires_grad) for each in weights]
     buffers = [
         (each, name, buffer, buffer.clone())
@@ -234,8 +248,9 @@ def evaluating(module: Any) -> Iterator[None]:
         if buffer is not None and buffer.device.type != "meta"  # offloaded: it holds nothing
     ]
     try:
-        if any(training for _, training in flags):
-            module.eval()
+        for root in roots:
+            if any(each.training for each in root.modules()):
+                root.eval()
         yield
     finally:
         for each, training in flags:
@@ -249,6 +264,11 @@ def evaluating(module: Any) -> Iterator[None]:
             if not torch.equal(buffer, saved):
                 with torch.no_grad():
                     buffer.copy_(saved)
+
+
+def _all_modules(roots: Iterable[Any]) -> list[Any]:
+    """Return modules and all below them, each once."""
+    return list(dict.fromkeys(chain.from_iterable(root.modules() for root in roots)))
 
 
 def name_of(model: Any) -> str:
@@ -265,12 +285,12 @@ def _half_of(module: Any) -> torch.dtype | None:
     return dtypes.pop() if len(dtypes) == 1 and dtypes <= set(halves) else None
 
 
-def _make_ordinary(module: Any) -> None:
+def _make_ordinary(roots: Iterable[Any]) -> None:
     """Replace tensors that modules kept of a call, such as tables of angles, by ordinary ones.
 
     What inference mode has made could not be trained with afterwards.
     """
-    for each in module.modules() if module is not None else ():
+    for each in _all_modules(roots):
         for kept in (vars(each), each._buffers):
             for name, tensor in list(kept.items()):
                 if isinstance(tensor, torch.Tensor) and tensor.is_inference():

@@ -196,7 +196,59 @@ def test_a_fit_leaves_no_trace_on_a_model(home, device):
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_plain_callable_is_called_as_it_is():
+def run(net, v):
+    return net(v)
+
+
+class Holds:
+    """A callable with modules in a list, as ensembles are, one of them twice."""
+
+    def __init__(self, *nets):
+        self.nets = [*nets, nets[0]]
+
+    def __call__(self, v):
+        return self.nets[-1](v)
+
+
+WRAPPED = [
+    lambda net: lambda v: net(v),
+    lambda net: functools.partial(run, net),
+    lambda net: functools.partial(lambda v, model: model(v), model=net),
+    Encoder,
+    lambda net: Encoder(net).encode,
+    Holds,
+]
+
+
+@pytest.mark.parametrize("wrap", WRAPPED)
+def test_modules_around_which_there_is_a_callable_are_evaluated_and_left_as_they_were(wrap):
+    """Rows and figures of batch normalisation in training mode: pytorch/vision#2079."""
+    rows = np.array([[0, 10], [2, 30]], "f4")
+    frozen = torch.nn.BatchNorm1d(2).eval()
+    model = torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Dropout(0.5), frozen)
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for part in (rows, rows[:1]):
+        found = Extractor(wrap(model))(part)["features"]
+        np.testing.assert_allclose(found, part, rtol=2e-5)
+    many = np.concatenate([X[:, :2], 3 * X[:, 1:]]) + 5
+    ff.fit("mahalanobis", [(many, np.arange(len(many)) % 2)], model=wrap(model))
+    assert all(torch.equal(tensor, state[name]) for name, tensor in model.state_dict().items())
+    assert [each.training for each in model.modules()] == [True, True, True, False]
+    assert all(each.requires_grad for each in model.parameters())
+
+
+def test_flags_are_restored_when_a_callable_fails():
+    norm = torch.nn.BatchNorm1d(2)
+
+    def failing(v):
+        raise KeyError(norm(v).shape)
+
+    with pytest.raises(KeyError):
+        Extractor(failing)(np.ones((2, 2), "f4"))
+    assert norm.training
+
+
+def test_a_plain_callable_is_called_once_for_a_batch_and_without_gradients():
     model = Noisy()
     seen = []
 
@@ -205,7 +257,8 @@ def test_a_plain_callable_is_called_as_it_is():
         return x
 
     ff.fit("mahalanobis", LOADER, model=called)
-    assert seen == [(True, False, CPU)] * 2
+    assert seen == [(False, False, CPU)] * 2
+    assert model.training
 
 
 def test_extractors_are_models_too():

@@ -115,12 +115,12 @@ class ProbedModule(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, inputs: Any, /) -> dict[str, torch.Tensor]:
         """Return the arrays (n, ...) of the model and of its probes, by name."""
-        with evaluating(self.probed):
+        with evaluating(self.base.networks):
             return _outputs(self.base, self.probes, inputs)
 
 
 class ProbedCallable:
-    """Any other callable with probes: what it calls is left as it is."""
+    """Any other callable with probes; the modules that it holds are evaluated."""
 
     def __init__(self, base: Base, probes: tuple[Probe, ...]) -> None:
         self.base, self.probes = base, probes
@@ -131,7 +131,8 @@ class ProbedCallable:
         self.head = getattr(base.owner, "head", None)
 
     def __call__(self, inputs: Any, /) -> dict[str, torch.Tensor]:
-        return _outputs(self.base, self.probes, inputs)
+        with evaluating(self.base.networks):
+            return _outputs(self.base, self.probes, inputs)
 
 
 Probed = ProbedModule | ProbedCallable
