@@ -7,18 +7,20 @@ stream has ended.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.chunk import Block
-from pipeline.errors import DataError, ExistsRefusedError
+from pipeline.errors import CorruptError, DataError, ExistsRefusedError
 from pipeline.extract.blocks import damaged, place
 from pipeline.extract.model import bits, declare
-from pipeline.extract.passing import Contents, Pass, Progress
+from pipeline.extract.passing import Contents, Pass, Progress, pieces
+from pipeline.extract.resuming import committed_blocks, first_row, refuse_other_row
 from pipeline.extract.sources import Batch, Stream
-from pipeline.store import Store
+from pipeline.store import Store, StoredSplit
 from pipeline.store.layout import UNFINISHED
 
 BATCH_ROWS = "batch_rows"
@@ -45,8 +47,10 @@ def append_rows(
     """
     name, before = run.split, 0
     if then is None or then.get(UNFINISHED):
-        appended = _Appended(store, run, classes, {**attributes, UNFINISHED: True}, options)
-        before = len(appended.known.ids) if then else 0
+        known = _Known(store, run, verify)
+        told = {**attributes, UNFINISHED: True}
+        appended = _Appended(store, run, known, classes, told, options)
+        before = len(known.ids)
         blocks = len(store.writer(name).blocks) if then else 0
         _append(run, stream, appended, progress)
         store.finish(name)
@@ -105,11 +109,12 @@ class _Appended:
         self,
         store: Store,
         run: Pass,
+        known: _Known,
         classes: int,
         attributes: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> None:
-        self.known = _Known(store, run.split)
+        self.known = known
         self._store, self._run, self._classes = store, run, classes
         self._attributes, self._options = dict(attributes), options
         self._writer: Any = None
@@ -154,35 +159,64 @@ class _Appended:
 
 
 class _Known:
-    """Ids and labels of the rows that are in a store already."""
+    """Ids and labels of the rows that are in a store already, and the first of these rows.
 
-    def __init__(self, store: Store, name: str) -> None:
-        self._name = name
-        parts: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        if store.has(name) and store.writer(name).blocks:
-            split = store.split(name, allow_partial=True)
-            for block in split.blocks:
+    Where ``mending``, those of damaged blocks are unknown, else they are a CorruptError.
+    """
+
+    def __init__(self, store: Store, run: Pass, mending: bool) -> None:
+        self._store, self._run = store, run
+        blocks = committed_blocks(store, run.split) if store.has(run.split) else []
+        rows = blocks[-1].stop if blocks else 0
+        self.ids, self.labels = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+        self._read = np.zeros(rows, bool)
+        self._first = blocks[0] if blocks else None
+        if blocks:
+            self._read_all(store.split(run.split, allow_partial=True), mending)
+
+    def _read_all(self, split: StoredSplit, mending: bool) -> None:
+        for block in split.blocks:
+            try:
                 for chunk in split.read(block, frozenset({"ids", "labels"})):
-                    parts.append((chunk["ids"].copy(), chunk["labels"].copy()))
-        empty = np.empty(0, np.int64)
-        self.ids = np.concatenate([empty, *(ids for ids, _ in parts)])
-        self.labels = np.concatenate([empty, *(labels for _, labels in parts)])
+                    own = slice(chunk.start, chunk.start + chunk.rows)
+                    self.ids[own], self.labels[own] = chunk["ids"], chunk["labels"]
+            except CorruptError:
+                if not mending:
+                    raise
+            else:
+                self._read[block.start : block.stop] = True
 
     def compare(self, batch: Batch, position: int) -> None:
-        """Raise :class:`DataError` where a stream gives other rows than those that are there."""
+        """Raise :class:`DataError` where a stream gives other rows than those that are there.
+
+        Raises :class:`ExistsRefusedError` where the first of them has other outputs.
+        """
         for what, before, now in (
             ("id", self.ids, batch.ids),
             ("label", self.labels, batch.labels),
         ):
             then = before[position : position + len(now)]
-            wrong = np.flatnonzero(then != now[: len(then)])
+            read = self._read[position : position + len(now)]
+            wrong = np.flatnonzero(read & (then != now[: len(then)]))
             if wrong.size:
                 row = int(wrong[0])
                 raise DataError(
-                    f"split {self._name}: row {position + row} had {what} {then[row]} when it was "
-                    f"written, the stream now gives {now[row]}: to go on, it must come in the same "
-                    "order; mend its order, or name another split"
+                    f"split {self._run.split}: row {position + row} had {what} {then[row]} when it "
+                    f"was written, the stream now gives {now[row]}: to go on, it must come in the "
+                    "same order; mend its order, or name another split"
                 )
+        if position == 0 and self._first is not None:
+            self._compare_first(batch, self._first)
+
+    def _compare_first(self, batch: Batch, block: Block) -> None:
+        stored = first_row(self._store, self._run.split, block)
+        if stored is None:
+            return
+        alone = next(pieces(batch.inputs, len(batch.ids), 1))
+        one = Batch(alone, batch.labels[:1], batch.ids[:1])
+        where = f"{self._store.path}: split {self._run.split} row 0"
+        again = partial(self._run.tensors, batch, 0)
+        refuse_other_row(where, self._run, stored, one, self._run.tensors(one, 0), again)
 
 
 class _Seen:
@@ -230,7 +264,9 @@ def _write_again(store: Store, run: Pass, stream: Stream, wrong: list[Block]) ->
         return
     writer, position = store.writer(run.split), 0
     open_: dict[int, Contents] = {}
+    known = _Known(store, run, mending=True)
     for batch in _batches(run, stream):
+        known.compare(batch, position)
         stop = position + len(batch.ids)
         touched = [block for block in wrong if block.start < stop and position < block.stop]
         found = run.arrays(batch, position) if touched else {}

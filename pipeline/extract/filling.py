@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeline.chunk import ArraySpec, Block
+from pipeline.chunk import Block
 from pipeline.errors import ConfigError, DataError, ExistsRefusedError
 from pipeline.extract.appending import BATCH_ROWS, append_rows
 from pipeline.extract.blocks import Writer, damaged, fill_blocks
@@ -14,12 +14,13 @@ from pipeline.extract.data.datasets import as_rows
 from pipeline.extract.final_layer import saved
 from pipeline.extract.model import Extractor, declare
 from pipeline.extract.passing import AUTO, Manner, Pass, Progress
+from pipeline.extract.resuming import Outputs, refuse_other_rows
 from pipeline.extract.sharing import Make, Task, as_given, share_out
-from pipeline.extract.sources import Source
+from pipeline.extract.sources import Batch, Source
 from pipeline.store import Store
 from pipeline.store.layout import UNFINISHED
 
-CLASS_NAMES = "class_names"
+CLASS_NAMES, WEIGHTS = "class_names", "weights_sha256"
 Say = Callable[[str], None]
 
 
@@ -78,9 +79,10 @@ def extract_split(
     ``source`` gives rows by range, or is a dataset, a DataLoader or an iterable of batches: see
     :func:`pipeline.extract.data.datasets.as_rows`. ``manner`` says how the model is run, where
     ``batch_rows`` alone does not. A split that is there already is gone on with, its committed
-    blocks are kept; one that came from another source or model is refused, and so is a second
-    process while this one writes (LockedError), unless both fill a ``share``. ``attributes`` are
-    recorded beside those of the model, ``options`` are those of ``store.create_split``.
+    blocks are kept; one that came from another source or model is refused, also where its first
+    row alone tells, and so is a second process while this one writes (LockedError), unless both
+    fill a ``share``. ``attributes`` are recorded beside those of the model, ``options`` are those
+    of ``store.create_split``.
     """
     manner = manner or Manner(batch_rows)
     rows: Any = as_rows(source, getattr(model, "transform", None))
@@ -93,6 +95,8 @@ def extract_split(
         **manner.attributes,
         **(attributes or {}),
     }
+    if then is not None and WEIGHTS not in then:
+        told.pop(WEIGHTS, None)  # begun when a callable did not tell those of its modules
     _check_classes(store, name, told, classes)
     run = Pass(extractor, manner, name, rows.name, (then or {}).get(BATCH_ROWS))
     with extractor.ready():
@@ -157,7 +161,8 @@ class _Work:
     ) -> Filled:
         """Create the split, or go on with it, and fill the blocks of this share."""
         name, rows = self.run.split, len(self.source)
-        specs = self._declared(then)
+        first, outputs = self._first(then)
+        specs = declare(outputs, self.run.extractor.description.layouts)
         begun = self.run.batch_rows if then is None else then.get(BATCH_ROWS)
         own = {} if begun is None else {BATCH_ROWS: begun}
         with self.store.lock(name, self.share.part):
@@ -165,6 +170,8 @@ class _Work:
                 name, specs, classes=classes, rows=rows, attributes={**attributes, **own},
                 exist_ok=True, **options,
             )  # fmt: skip
+            if then is not None:
+                refuse_other_rows(self.store, self.run, self.source, (first, outputs))
             keep_head(self.store, self.run)
             if (names := getattr(self.source, "names", None)) is not None:
                 self.store.write_names(name, names)
@@ -180,8 +187,8 @@ class _Work:
         left, made = len(writer.missing()), len(writer.blocks)
         return Filled(name, rows, made, len(wanted), len(wrong), left, self.run.batch_rows)
 
-    def _declared(self, then: Mapping[str, Any] | None) -> dict[str, ArraySpec]:
-        """Return what the outputs for the first rows ask for; they settle the size of batches."""
+    def _first(self, then: Mapping[str, Any] | None) -> tuple[Batch, Outputs]:
+        """Return the first rows and their outputs; they settle the size of batches."""
         name, run, source = self.run.split, self.run, self.source
         if not len(source):
             raise DataError(f"split {name}: source {source.name!r} has no rows")
@@ -191,8 +198,8 @@ class _Work:
                 "range; name another split or store, or delete the old one"
             )
         tried = run.batch_rows if run.manner.batch_rows == AUTO and then is None else 1
-        outputs = run.tensors(run.checked(source.read(0, min(tried, len(source))), 0), 0)
-        return declare(outputs, run.extractor.description.layouts)
+        batch = run.checked(source.read(0, min(tried, len(source))), 0)
+        return batch, run.tensors(batch, 0)
 
     def _fill(self, writer: Any, blocks: list[Block], *, overwrite: bool = False) -> None:
         """Write blocks; only those that are missing are counted as progress."""

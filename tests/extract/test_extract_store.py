@@ -11,11 +11,11 @@ import torch
 
 from pipeline.errors import ConfigError, DataError, ExistsRefusedError, IncompleteError
 from pipeline.extract import build
-from pipeline.extract.filling import extract_split
+from pipeline.extract.filling import Share, extract_split
 from pipeline.extract.model import Extractor
 from pipeline.extract.passing import Manner
 from pipeline.extract.sources import Batch
-from pipeline.store import Store
+from pipeline.store import Store, manifest
 
 
 class Numbers:
@@ -166,6 +166,115 @@ def test_another_model_or_source_does_not_go_on_with_a_split(store):
         with pytest.raises(ExistsRefusedError):
             changed()
     assert rows_of(store.split("id/train"), "features").shape == (4, 2)
+
+
+class Shifted(Numbers):
+    """Other rows under the same name: those from ``first`` on, or with other ids or labels."""
+
+    def __init__(self, rows, first=0, ids=0, turn=0):
+        super().__init__(rows)
+        self.first, self.own, self.turn = first, ids, turn
+
+    def read(self, start, stop):
+        x, labels, ids = super().read(start, stop)
+        return Batch(x + self.first, (labels + self.turn) % 3, ids + self.own)
+
+
+BLOCKS = {"block_nbytes": 600, "chunk_nbytes": 300}
+
+
+def begun(store, model, source, block=0, **options):
+    """Fill a split but for its last block, or hold the blocks from ``block`` on alone."""
+    extract_split(store, "id/train", model, source, classes=3, **BLOCKS, **options)
+    writer = store.writer("id/train")
+    for index in (*range(block), writer.blocks[-1].index):
+        manifest.write_record(
+            store.path / "id/train", manifest.Record.of(writer.blocks[index], 1, {})
+        )
+    assert 0 < len(writer.committed) < len(writer.blocks)
+
+
+@pytest.mark.parametrize("block", [0, 1])
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (Shifted(50, first=1), r"features \(by .*\) differ; rows of two"),
+        (Shifted(50, ids=7), r"has id \d+, the source now gives "),
+        (Shifted(50, turn=1), r"has label \d+, the source now gives "),
+    ],
+)
+def test_other_data_of_the_same_name_do_not_go_on_with_a_split(store, block, now, words):
+    begun(store, fives, Shifted(50), block)
+    row = store.writer("id/train").blocks[block].start
+    left = store.writer("id/train").missing()
+    with pytest.raises(ExistsRefusedError, match=f"split id/train row {row} .*{words}"):
+        extract_split(store, "id/train", fives, now, classes=3, **BLOCKS)
+    assert store.writer("id/train").missing() == left
+    extract_split(store, "id/train", fives, Shifted(50), classes=3, **BLOCKS)
+    assert rows_of(store.split("id/train", verify=True), "ids").tolist() == list(range(50))
+
+
+def test_a_callable_over_other_weights_does_not_go_on_with_a_split(store):
+    def over(layer):
+        return lambda x: layer(x)
+
+    one, other = torch.nn.Linear(1, 5), torch.nn.Linear(1, 5)
+    begun(store, over(one), Numbers(50))
+    with pytest.raises(ExistsRefusedError, match="weights_sha256: stored"):
+        extract_split(store, "id/train", over(other), Numbers(50), classes=3, **BLOCKS)
+    extract_split(store, "id/train", over(one), Numbers(50), classes=3, **BLOCKS)
+
+
+def test_a_split_without_the_weights_of_a_callable_is_compared_by_its_row(store):
+    scale = [1.0]
+
+    def scaled(x):
+        return x.repeat(1, 5) * scale[0] + scale[0]
+
+    begun(store, scaled, Numbers(50))
+    scale[0] = 1.001  # as far as float32 products of another device
+    extract_split(store, "id/train", scaled, Numbers(50), classes=3, **BLOCKS)
+    scale[0] = 1.02
+    with pytest.raises(ExistsRefusedError, match=r"row 0 .* features \(by 0\.02\)"):
+        extract_split(store, "id/train", scaled, Numbers(50), classes=3, **BLOCKS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_goes_on_with_a_split(store, dtype):
+    def halved(x):
+        return (x.repeat(1, 5) / 3 + 1 / 7).to(dtype)
+
+    begun(store, halved, Numbers(50))
+    extract_split(store, "id/train", halved, Numbers(50), classes=3, **BLOCKS)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: torch.rand(len(x), 5),
+        lambda x: (x - x.mean(0) + 1).repeat(1, 5),
+        lambda x: torch.full((len(x), 5), float("nan")),
+    ],
+    ids=["random", "by batch", "nan"],
+)
+def test_outputs_that_no_single_row_tells_go_on_with_a_split(store, model):
+    manner = Manner(7, nonfinite="keep")
+    begun(store, model, Numbers(50), manner=manner)
+    done = extract_split(store, "id/train", model, Numbers(50), classes=3, manner=manner, **BLOCKS)
+    assert (done.written, done.missing) == (1, 0)
+
+
+def test_a_damaged_first_row_is_mended_and_not_compared(store):
+    extract_split(store, "id/train", fives, Numbers(50), classes=3, **BLOCKS)
+    path = next(p for p in sorted((store.path / "id/train/ids/c").rglob("*")) if p.is_file())
+    data = bytearray(path.read_bytes())
+    data[0] ^= 1
+    path.write_bytes(data)
+    done = extract_split(
+        store, "id/train", fives, Numbers(50), classes=3, share=Share(verify=True), **BLOCKS
+    )
+    assert done.rewritten == 1
+    assert rows_of(store.split("id/train", verify=True), "ids").tolist() == list(range(50))
 
 
 def test_what_cannot_be_stored_is_refused_before_a_split_exists(store):

@@ -10,7 +10,13 @@ import pytest
 import torch
 from sources_of_tests import BLOCKS, Mixed, rows_of
 
-from pipeline.errors import ConfigError, DataError, ExistsRefusedError, IncompleteError
+from pipeline.errors import (
+    ConfigError,
+    CorruptError,
+    DataError,
+    ExistsRefusedError,
+    IncompleteError,
+)
 from pipeline.extract.filling import Share, extract_split
 from pipeline.extract.sources import Batch
 from pipeline.store import Store
@@ -83,7 +89,8 @@ def test_a_stream_that_stopped_is_unfinished_and_goes_on_bit_for_bit(store, tmp_
 
     done = extracted(store, Stream(), Counting())
     assert done.written == done.blocks - written
-    assert min(seen) > 7
+    assert (seen[0], seen.count(0)) == (0, 1)  # it is compared with the stored one
+    assert min(seen[1:]) > 7
     same(store.split("id/train", verify=True), whole(tmp_path))
     before = len(seen)
     again = extracted(store, Stream(), Counting())
@@ -157,6 +164,44 @@ def test_another_model_does_not_go_on_with_a_stream(store):
     other.description = None
     with pytest.raises(ExistsRefusedError, match="model: stored"):
         extracted(store, Stream(), other)
+
+
+def test_other_outputs_or_weights_do_not_go_on_with_a_stream(store):
+    with pytest.raises(DataError):
+        extracted(store, Stream(), failing_at(40))
+    other = Mixed()
+    other.layer.bias.data += 1
+    frozen = {k: v for k, v in store.attributes("id/train").items() if k == "weights_sha256"}
+    with pytest.raises(ExistsRefusedError, match=r"row 0 is not what .* now: features \(by "):
+        extracted(store, Stream(), other, attributes=frozen)
+
+
+@pytest.mark.parametrize("name", ["ids", "labels"])
+@pytest.mark.parametrize("ended", [True, False])
+def test_damaged_ids_and_labels_of_a_stream_are_written_again(store, tmp_path, name, ended):
+    if ended:
+        extracted(store, Stream())
+    else:
+        with pytest.raises(DataError):
+            extracted(store, Stream(), failing_at(40))
+    path = next(p for p in sorted((store.path / f"id/train/{name}/c").rglob("*")) if p.is_file())
+    data = bytearray(path.read_bytes())
+    data[5] ^= 1
+    path.write_bytes(data)
+    if not ended:
+        with pytest.raises(CorruptError, match=name):
+            extracted(store, Stream())
+    done = extracted(store, Stream(), share=Share(verify=True))
+    assert done.rewritten == 1
+    same(store.split("id/train", verify=True), whole(tmp_path))
+
+
+def test_a_stream_that_comes_otherwise_mends_nothing(store):
+    extracted(store, Stream())
+    path = next(p for p in sorted((store.path / "id/train/ids/c").rglob("*")) if p.is_file())
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match="row 49 had id 49 when it was written"):
+        extracted(store, Stream(order=[*range(49), 99]), share=Share(verify=True))
 
 
 def test_damaged_blocks_of_a_stream_are_written_again(store, tmp_path):
