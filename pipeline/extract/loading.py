@@ -15,8 +15,10 @@ from torch.utils.data import BatchSampler, DataLoader, IterableDataset, default_
 from pipeline.chunk import Split
 from pipeline.engine.streaming import MORE_ROWS
 from pipeline.errors import ConfigError, DataError, FeatfoldError
+from pipeline.extract.data.datasets import Copies, loader_name
 from pipeline.extract.final_layer import checked, saved
 from pipeline.extract.model import Extractor, count_rows, integers
+from pipeline.extract.sources import Batch
 from pipeline.extract.stream import Shape, StreamedSplit
 from pipeline.extract.temporary import ExtractedSplit, TemporaryRows
 from pipeline.store import SavedHead, layout, memory
@@ -138,7 +140,7 @@ class Loaded:
 
     def _read(self, batches: Iterator[Any]) -> Generator[Contents, None, None]:
         """Yield the arrays of every batch that has rows; at the end look back at all of them."""
-        reading = self._reading
+        reading, copies = self._reading, _copies(self._loader, self._reading.name)
         while True:
             try:
                 batch = next(batches)
@@ -148,11 +150,22 @@ class Loaded:
                 error.add_note(reading.where)
                 raise
             contents, count = reading.read(batch)
+            if count and copies is not None:
+                copies.look(reading.given(batch, count))
             del batch
             if count:
                 yield contents
                 del contents
+        if copies is not None:
+            copies.end()
         reading.check_whole(_batches_promised(self._loader), exact_rows(self._loader))
+
+
+def _copies(loader: Any, name: str) -> Copies | None:
+    """Return what looks for rows that the workers of an iterable dataset have in common."""
+    if not isinstance(loader, DataLoader) or not isinstance(loader.dataset, IterableDataset):
+        return None
+    return Copies(f"{name}: {loader_name(loader)}", loader.num_workers, has_ids=False)
 
 
 def _rows_of(contents: Contents) -> int:
@@ -217,6 +230,12 @@ class _Reading:
         self._compare(contents, where)
         self._rows += count
         return contents, count
+
+    def given(self, batch: Any, count: int) -> Batch:
+        """Return what a batch has of its own: inputs and labels, or whatever comes last."""
+        inputs, last = self._pair(batch, self.where)
+        none = np.full(count, -1)
+        return Batch(inputs, none if last is None else last, none)
 
     def check_whole(self, batches: int | None, rows: int | None) -> None:
         """Raise :class:`DataError` where rows are missing, or none has a label >= 0."""

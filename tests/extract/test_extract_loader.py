@@ -64,6 +64,27 @@ def test_a_loader_of_unknown_length_and_several_processes(plain):
     assert scorer("mahalanobis", loader, model=same) == plain
 
 
+class Copied(IterableDataset):
+    """All rows from every worker."""
+
+    def __iter__(self):
+        yield from zip(X, Y, strict=True)
+
+
+def test_rows_that_every_worker_gives_are_refused():
+    loader = DataLoader(Copied(), batch_size=16, num_workers=2, multiprocessing_context="fork")
+    for stream in (False, True):
+        with pytest.raises(DataError, match=r"id/train: DataLoader over .*Copied.* same rows") as e:
+            scorer("mahalanobis", loader, model=same, stream=stream, classes=K)
+        assert "choose num_workers=0" in str(e.value)
+        assert "need ids" not in str(e.value)
+    fitted = ff.fit("mahalanobis", (X, Y))
+    with pytest.raises(DataError, match="its 2 workers give the same rows"):
+        ff.score(fitted, loader, model=same)
+    alone = DataLoader(Copied(), batch_size=16)
+    assert scorer("mahalanobis", alone, model=same) == scorer("mahalanobis", (X, Y))
+
+
 def test_loaders_that_are_read_in_worker_processes(plain):
     fitted = ff.fit("mahalanobis", batches(), model=same, cluster="local", workers=2)
     assert fitted["mahalanobis"].scorer == plain

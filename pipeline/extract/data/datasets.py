@@ -51,7 +51,7 @@ def as_rows(given: Any, transform: Any = None, name: str = "") -> Source | Strea
     if hasattr(given, "batches") or (hasattr(given, "read") and hasattr(given, "__len__")):
         return given  # type: ignore[no-any-return]
     if isinstance(given, DataLoader):
-        return _of_loader(given, transform, name or _loader_name(given))
+        return _of_loader(given, transform, name or loader_name(given))
     if isinstance(given, IterableDataset):
         return LoaderStream(name or _name(given), lambda rows: DataLoader(given, batch_size=rows))
     no_rows = hasattr(given, "dtype") or isinstance(given, (Mapping, str, bytes))
@@ -114,7 +114,7 @@ class LoaderStream:
 
     def batches(self, rows: int) -> Iterator[Batch]:
         """Yield the batches of the loader; without its own size, of ``rows`` rows."""
-        copies = _Copies(self.name, self._workers)
+        copies = Copies(self.name, self._workers)
         count = 0
         for given in self._opened(rows):
             batch = taken_apart(given, None, self.name, count)
@@ -173,11 +173,13 @@ def _has_ids(batch: Any) -> bool:
     return isinstance(batch, (tuple, list)) and len(batch) == 3
 
 
-class _Copies:
+class Copies:
     """Looks for rows that several workers give: batch i comes from worker i modulo their number."""
 
-    def __init__(self, name: str, workers: int) -> None:
+    def __init__(self, name: str, workers: int, *, has_ids: bool = True) -> None:
         self._name, self._workers = name, workers
+        self._more = ". Rows that are alike by right need ids: (inputs, labels, ids)"
+        self._more = self._more if has_ids else ""
         self._digests: list[NDArray[np.uint64]] = []
 
     def look(self, batch: Batch) -> None:
@@ -202,7 +204,7 @@ class _Copies:
         raise DataError(
             f"{self._name}: its {self._workers} workers give the same rows, {why}: an iterable "
             "dataset is copied to each; share its rows out by torch.utils.data.get_worker_info(), "
-            "or choose num_workers=0. Rows that are alike by right need ids: (inputs, labels, ids)"
+            f"or choose num_workers=0{self._more}"
         )
 
 
@@ -272,6 +274,7 @@ def _name(given: Any) -> str:
     return f"{type(given).__module__}.{type(given).__qualname__}"
 
 
-def _loader_name(loader: Any) -> str:
+def loader_name(loader: Any) -> str:
+    """Return what names a loader in errors and in the attributes of a split."""
     workers = f" with {loader.num_workers} workers" if loader.num_workers else ""
     return f"DataLoader over {_name(loader.dataset)}{workers}"
