@@ -127,7 +127,10 @@ class Pass:
                 ) from error
         while True:
             try:
-                return _joined(self._run(each) for each in pieces(inputs, rows, self.batch_rows))
+                parts = pieces(inputs, rows, self.batch_rows)
+                if rows <= self.batch_rows:
+                    return self._run(next(parts))
+                return _joined([_kept(self._run(each)) for each in parts])
             except RuntimeError as error:
                 if not _is_out_of_memory(error) or self.batch_rows == 1:
                     raise
@@ -182,11 +185,13 @@ def pieces(inputs: Any, rows: int, size: int) -> Iterator[Any]:
             yield inputs[start : start + size]
 
 
-def _joined(several: Iterator[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    found = list(several)
-    if len(found) == 1:
-        return found[0]
-    return {name: torch.cat([each[name] for each in found]) for name in found[0]}
+def _kept(outputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return copies: a model may use the memory of its outputs again in the next call."""
+    return {name: output.clone() for name, output in outputs.items()}
+
+
+def _joined(several: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: torch.cat([each[name] for each in several]) for name in several[0]}
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

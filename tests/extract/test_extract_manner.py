@@ -70,6 +70,24 @@ def test_a_resumed_split_has_the_batches_it_was_begun_with(store):
     assert max(wide.sizes) == 8
 
 
+def test_a_model_that_uses_its_output_memory_again_keeps_the_rows_of_every_piece(store):
+    """Batches of a stream have their own size, so they come as pieces."""
+
+    class Reusing(Mixed):
+        memory = torch.empty(4, 5)
+
+        def forward(self, x):
+            if len(x) > 4:
+                raise torch.OutOfMemoryError("no memory for so many")
+            found = self.memory[: len(x)]
+            found.copy_(super().forward(x))
+            return found
+
+    batches = [(torch.arange(n, n + 10.0)[:, None], [0] * 10) for n in range(0, 50, 10)]
+    found = extracted(store, Reusing(), source=iter(batches), batch_rows="auto")
+    np.testing.assert_allclose(found, expected(), atol=1e-5)
+
+
 def test_memory_that_runs_out_later_halves_batches_from_there_on(store):
     tight = Tight(32)
     inner = tight.forward
