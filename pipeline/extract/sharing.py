@@ -24,7 +24,7 @@ from pipeline.extract.data.datasets import as_rows
 from pipeline.extract.model import Extractor
 from pipeline.extract.passing import Manner, Pass, Progress
 from pipeline.extract.sources import Source
-from pipeline.store import Store
+from pipeline.store import Store, manifest
 
 Make = Callable[[], tuple[Any, Any]]
 """Returns a model and data, in whatever process it is called."""
@@ -230,7 +230,10 @@ def _work(connection: Connection, task: Task, number: int, threads: int) -> None
             while True:
                 block = connection.recv()
                 tell = _Steps(connection, len(source) - block.rows)
-                fill_blocks(run, source, writer, [block], tell, overwrite=task.overwrite)
+                if task.overwrite or not _is_committed(writer, block):
+                    fill_blocks(run, source, writer, [block], tell, overwrite=task.overwrite)
+                else:  # by a worker that was killed before it could say so
+                    tell(len(source), len(source))
                 connection.send(block)
     except EOFError:
         return
@@ -239,6 +242,11 @@ def _work(connection: Connection, task: Task, number: int, threads: int) -> None
     except Exception as error:
         why = f"worker {number}: {type(error).__name__}: {error}"
         connection.send(FeatfoldError(f"split {task.split}: {why}"))
+
+
+def _is_committed(writer: Any, block: Block) -> bool:
+    record = manifest.read_record(writer.root / writer.name, block.index)
+    return record is not None and record.committed
 
 
 class _Steps:

@@ -15,6 +15,7 @@ from sources_of_tests import BLOCKS, Mixed, Numbers, rows_of
 from pipeline.errors import ConfigError, DataError, FeatfoldError, IncompleteError, LockedError
 from pipeline.extract.filling import Share, extract_split
 from pipeline.store import Store
+from pipeline.store.writer import SplitWriter
 
 NAMES = ("features", "labels", "ids")
 
@@ -83,6 +84,46 @@ def test_processes_write_the_bits_of_one_though_one_is_killed_and_named(store, t
     (line,) = said
     assert "was killed by SIGKILL within block" in line
     assert line.startswith("id/train: worker ")
+    same(store.split("id/train", verify=True), whole(tmp_path))
+
+
+class KilledAfterCommit(Mixed):
+    """Kills its process once, between the commit of a block and the word of it."""
+
+    def __init__(self, folder):
+        super().__init__()
+        self.folder, self.home = str(folder), os.getpid()
+
+    def forward(self, x):
+        if os.getpid() != self.home:
+            _die_after_commit(Path(self.folder))
+        return super().forward(x)
+
+
+def _die_after_commit(folder):
+    """Have this process die as soon as it has written a block, and before it says so."""
+    plain = SplitWriter.write
+
+    def write(self, *args, **options):
+        plain(self, *args, **options)
+        try:
+            (folder / "killed").touch(exist_ok=False)
+        except FileExistsError:
+            return
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if plain.__module__ != __name__:
+        SplitWriter.write = write
+
+
+def test_a_worker_that_is_killed_after_its_commit_fails_nothing(store, tmp_path):
+    seen = []
+    done = extract_split(
+        store, "id/train", KilledAfterCommit(tmp_path), Numbers(50), classes=3,
+        share=Share(workers=2), progress=lambda *at: seen.append(at), **BLOCKS,
+    )  # fmt: skip
+    assert (tmp_path / "killed").exists()
+    assert (done.missing, seen[-1]) == (0, (50, 50))
     same(store.split("id/train", verify=True), whole(tmp_path))
 
 
@@ -164,6 +205,7 @@ def test_workers_end_with_the_process_that_started_them(store, tmp_path):
             from sources_of_tests import BLOCKS, Mixed, Numbers
             from pipeline.extract.filling import Share, extract_split
             from pipeline.store import Store
+from pipeline.store.writer import SplitWriter
 
             class Slow(Numbers):
                 def read(self, start, stop):
