@@ -21,7 +21,7 @@ def save(path, color=(10, 20, 30), size=(6, 4), mode="RGB", **options):
 def images(tmp_path):
     """Three classes, whose names and files sort by number, and what is no image."""
     for name, color in (
-        ("class10/b.png", 100), ("class2/img10.png", 20), ("class2/img9.PNG", 21),
+        ("class3/b.png", 100), ("class2/img10.png", 20), ("class2/img9.PNG", 21),
         ("class2/deep/img1.bmp", 22), ("class1/a.png", 10),
     ):  # fmt: skip
         save(tmp_path / "train" / name, (color, 0, 0))
@@ -32,8 +32,8 @@ def images(tmp_path):
 
 def test_sub_folders_are_classes_in_natural_order(images):
     rows = folder(str(images))
-    assert list(rows.class_names) == ["class1", "class2", "class10"]
-    expected = "class1/a.png class2/deep/img1.bmp class2/img9.PNG class2/img10.png class10/b.png"
+    assert list(rows.class_names) == ["class1", "class2", "class3"]
+    expected = "class1/a.png class2/deep/img1.bmp class2/img9.PNG class2/img10.png class3/b.png"
     assert list(rows.names) == expected.split()
     batch = rows.read(1, 5)
     assert batch.inputs.shape == (4, 4, 6, 3)
@@ -41,17 +41,32 @@ def test_sub_folders_are_classes_in_natural_order(images):
     assert batch.inputs[:, 0, 0, 0].tolist() == [22, 21, 20, 100]
     assert batch.labels.tolist() == [1, 1, 1, 2]
     assert batch.ids.tolist() == [1, 2, 3, 4]
-    assert rows.attributes["class_names"] == ["class1", "class2", "class10"]
+    assert rows.attributes["class_names"] == ["class1", "class2", "class3"]
     assert len(rows.read(0, 0).ids) == 0
 
 
+def test_an_order_in_doubt_is_refused_and_both_orders_can_be_said(tmp_path):
+    """torchvision's find_classes sorts names as text, and heads are trained with its labels."""
+    for name in ("c1", "c2", "c10"):
+        save(tmp_path / name / "x.png")
+    with pytest.raises(DataError, match=r"label 1 is c2 in .*, but c10 in .*\[c1, c10, c2, "):
+        folder(str(tmp_path))
+    named = folder(str(tmp_path), classes=sorted(["c1", "c2", "c10"]))
+    assert dict(zip(named.names, named.labels.tolist(), strict=True)) == {
+        "c1/x.png": 0, "c10/x.png": 1, "c2/x.png": 2,
+    }  # fmt: skip
+    natural = folder(str(tmp_path), classes=str(tmp_path))
+    assert list(natural.class_names) == ["c1", "c2", "c10"]
+    assert folder(str(tmp_path), labelled=False).labels.tolist() == [-1] * 3
+
+
 def test_an_absent_class_keeps_its_label(images, tmp_path):
-    save(tmp_path / "test" / "class10" / "x.png")
+    save(tmp_path / "test" / "class3" / "x.png")
     assert folder(str(tmp_path / "test")).labels.tolist() == [0]
     assert folder(str(tmp_path / "test"), classes=str(images)).labels.tolist() == [2]
-    named = folder(str(tmp_path / "test"), classes=["class10", "class1"])
+    named = folder(str(tmp_path / "test"), classes=["class3", "class1"])
     assert named.labels.tolist() == [0]
-    with pytest.raises(DataError, match="sub-folders that are no classes: class10; classes are a"):
+    with pytest.raises(DataError, match="sub-folders that are no classes: class3; classes are a"):
         folder(str(tmp_path / "test"), classes=["a", "b"])
     for name in ("007", "12"):
         save(tmp_path / "numbered" / name / "x.png")
@@ -64,7 +79,7 @@ def test_an_absent_class_keeps_its_label(images, tmp_path):
     with pytest.raises(DataError, match="no labels below 13, each once: "):
         folder(str(tmp_path / "numbered"), classes=13)
     with pytest.raises(ConfigError, match="each once"):
-        folder(str(tmp_path / "test"), classes=["class10", "class10"])
+        folder(str(tmp_path / "test"), classes=["class3", "class3"])
 
 
 def test_a_flat_folder_and_one_that_is_not_labelled_have_no_classes(images, tmp_path):
@@ -83,7 +98,7 @@ def test_a_flat_folder_and_one_that_is_not_labelled_have_no_classes(images, tmp_
 
 
 def test_links_are_followed_once(images):
-    os.symlink(images / "class10", images / "class2" / "linked")
+    os.symlink(images / "class3", images / "class2" / "linked")
     os.symlink(images / "class2", images / "class2" / "again")
     assert len(folder(str(images))) == 6
 
@@ -168,14 +183,14 @@ def test_pixels_are_whole_numbers(tmp_path, wrong):
 
 def test_a_damaged_image_is_named_with_its_row(images):
     (images / "class2" / "img9.PNG").write_bytes(b"not a png")
-    whole = (images / "class10" / "b.png").read_bytes()
+    whole = (images / "class3" / "b.png").read_bytes()
     rows = folder(str(images))
     with pytest.raises(CorruptError, match=r"image 2 \(.*class2/img9\.PNG\) cannot be decoded"):
         rows.read(0, 5)
-    (images / "class10" / "b.png").write_bytes(whole[: len(whole) // 2])
+    (images / "class3" / "b.png").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CorruptError, match=r"image 4 \(.*b\.png"):
         rows.read(4, 5)
-    (images / "class10" / "b.png").unlink()
+    (images / "class3" / "b.png").unlink()
     with pytest.raises(MissingInputError, match=r"b\.png\) is not there any more"):
         rows.read(4, 5)
 

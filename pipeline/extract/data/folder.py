@@ -70,10 +70,13 @@ def folder(
 ) -> ImageFolder:
     """Return the images below ``path`` as rows.
 
-    Each sub-folder is a class, with the images at any depth below it, and labels follow the natural
-    order of their names. ``classes`` fixes that order, where a class may be absent: a list of
-    names, or the path of another folder whose sub-folders they are; as a number k, sub-folders are
-    named by their labels, 0 to k - 1, with any leading zeros. Without ``labelled`` (by
+    Each sub-folder is a class, with the images at any depth below it, and labels follow the order
+    of their names. ``classes`` fixes that order, where a class may be absent: a list of names, or
+    the path of a folder (this or another one) whose sub-folders they are, in natural order: c1, c2,
+    c10; as a number k, sub-folders are named by their labels, 0 to k - 1, with any leading zeros.
+    It must be given where natural order is not that of plain text, c1, c10, c2, by which
+    torchvision's ImageFolder numbers classes: labels would not be those of a head that was trained
+    with it. Without ``labelled`` (by
     default, where images lie in the folder itself) all images below have label -1.
 
     Images are turned as their EXIF data say and become RGB; ``transform`` makes a row of one PIL
@@ -86,7 +89,8 @@ def folder(
     MissingInputError
         When there is no such folder.
     DataError
-        When there are no images, or both in the folder and in sub-folders, or unknown classes.
+        When there are no images, or both in the folder and in sub-folders, or unknown classes, or
+        when their order is in doubt.
     """
     root = Path(path)
     if not root.is_dir():
@@ -134,6 +138,7 @@ def _order(path: str, below: list[str], classes: Any) -> tuple[list[str], dict[s
     if isinstance(classes, int) and not isinstance(classes, bool):
         return [str(label) for label in range(classes)], _numbered(path, below, classes)
     if classes is None:
+        _refuse_doubtful(path, below)
         order = below
     elif isinstance(classes, str):
         if not Path(classes).is_dir():
@@ -149,6 +154,21 @@ def _order(path: str, below: list[str], classes: Any) -> tuple[list[str], dict[s
             f"classes are {', '.join(order[:5])}{', ...' if len(order) > 5 else ''}"
         )
     return order, {name: label for label, name in enumerate(order) if name in set(below)}
+
+
+def _refuse_doubtful(path: str, natural_order: list[str]) -> None:
+    """Raise :class:`DataError` where classes have other labels in torchvision's ImageFolder."""
+    plain = sorted(natural_order)
+    if plain == natural_order:
+        return
+    pairs = zip(natural_order, plain, strict=True)
+    label, mine, theirs = next((n, a, b) for n, (a, b) in enumerate(pairs) if a != b)
+    raise DataError(
+        f"folder: {path} has sub-folders whose order is in doubt: label {label} is {mine} in "
+        f"natural order, but {theirs} in that of torchvision's ImageFolder, which sorts names as "
+        f"plain text; say classes: [{', '.join(plain[:3])}, ...], as the model was trained, or "
+        f"classes: {path} for natural order"
+    )
 
 
 def _numbered(path: str, below: list[str], classes: int) -> dict[str, int]:
