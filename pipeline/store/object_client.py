@@ -223,7 +223,10 @@ _NO_RANGE = ("non-partial response", "NotSupportedError", "status code: 416")
 
 
 def _put(client: Any, key: str, content: Any, mode: Any) -> None:
-    """Write in one request: an upload in parts would leave parts behind where it is cut off."""
+    """Write in one request: an upload in parts would leave parts behind where it is cut off.
+
+    Raises ConfigError for a write on a condition where the service knows none.
+    """
     library = _library()
     try:
         library.put(client, key, content, mode=mode, use_multipart=False)
@@ -231,7 +234,11 @@ def _put(client: Any, key: str, content: Any, mode: Any) -> None:
         unknown = type(error).__name__ in ("NotSupportedError", "NotImplementedError")
         if mode == "overwrite" or not (unknown or "status code: 501" in str(error)):
             raise
-        library.put(client, key, content, use_multipart=False)  # as the service knows no conditions
+        raise ConfigError(
+            f"{key}: the service has no conditional writes (If-None-Match, If-Match), or they are "
+            "turned off, and without them two writers would hold one lock; write to a folder, or "
+            "to a service that has them, and unset AWS_CONDITIONAL_PUT"
+        ) from None
 
 
 def _below(client: Any, key: str | None) -> list[str]:

@@ -87,21 +87,22 @@ def hold_shared(
     whole = stem.with_name(f"{stem.name}.lock")
     if part is None:
         with hold(whole, what) as held:
-            names = stem.parent.children()
-            parts = [name for name in names if name.startswith(f"{stem.name}.part-")]
-            _refuse_beside([stem.with_name(name) for name in parts], what)
+            _refuse_beside(_parts(stem), what)
             yield held
     else:
         own = stem.with_name(f"{stem.name}.part-{part[0]}-of-{part[1]}.lock")
         with hold(own, f"part {part[0]}/{part[1]} of {what}") as held:
-            _refuse_beside([whole, *_crossing(stem, part[1])], what)
+            # Parts of another number may have blocks in common with ours.
+            mine = f"-of-{part[1]}.lock"
+            crossing = [place for place in _parts(stem) if not place.name.endswith(mine)]
+            _refuse_beside([whole, *crossing], what)
             yield held
 
 
-def _crossing(stem: ObjectPlace, parts: int) -> list[ObjectPlace]:
-    """Return the locks of parts of another number, which may have blocks in common with ours."""
+def _parts(stem: ObjectPlace) -> list[ObjectPlace]:
+    """Return the locks of parts, without the objects beside them that only tell the time."""
     names = [name for name in stem.parent.children() if name.startswith(f"{stem.name}.part-")]
-    return [stem.with_name(name) for name in names if not name.endswith(f"-of-{parts}.lock")]
+    return [stem.with_name(name) for name in names if name.endswith(".lock")]
 
 
 def _refuse_beside(others: list[ObjectPlace], what: str) -> None:

@@ -93,10 +93,10 @@ class SplitWriter:
         generation += int(known is not None and known.removed)
         with self._told(block):
             self._create_arrays(contents)
-            with self._guard(block):
+            with self._guard(block) as held:
                 if known is not None and known.committed:
                     manifest.write_record(self._split, manifest.Record.of(block, generation, {}))
-                self._put(block, contents, generation, new=known is None)
+                self._put(block, contents, generation, new=known is None, held=held)
 
     def remove(self, block_index: int) -> Block:
         """Take a block out for good, and return it; the other blocks keep their index and rows.
@@ -143,11 +143,11 @@ class SplitWriter:
         self._check(contents, rows, 0)
         with self._told(Block(0, 0, rows), f"{rows} rows to append"):
             self._create_arrays(contents)
-            with disk.locked(self.root, self.name):
+            with disk.locked(self.root, self.name) as held:
                 block = self._next_block(rows)
                 for name in self.declared.arrays:
                     self._resize(name, block.stop)
-                self._put(block, contents, 0, new=True)
+                self._put(block, contents, 0, new=True, held=held)
         return block
 
     def _told(self, block: Block, what: str = "") -> AbstractContextManager[None]:
@@ -259,13 +259,23 @@ class SplitWriter:
         return disk.locked(self.root, self.name)
 
     def _put(
-        self, block: Block, contents: Mapping[str, Array], generation: int, *, new: bool
+        self,
+        block: Block,
+        contents: Mapping[str, Array],
+        generation: int,
+        *,
+        new: bool,
+        held: Any,
     ) -> None:
-        """Write the chunks of a block, flush them, and commit."""
+        """Write the chunks of a block, flush them, and commit, while a lock is held, if any."""
+        if held is not None:
+            held.check()
         stored = {
             name: self._put_array(block, name, spec, contents[name])
             for name, spec in self.declared.arrays.items()
         }
+        if held is not None:
+            held.check()
         record = manifest.Record.of(block, generation, stored)
         manifest.write_record(self._split, record, new=new)
         forget_replaced(self.root)
