@@ -145,3 +145,9 @@ def test_what_a_configuration_gets_wrong():
         load(MODULE, device="gpu", **TAPS)
     with pytest.raises(ConfigError, match="got an unexpected keyword argument 'tap'"):
         build("pipeline.extract.models.module:load", factory=MODULE, tap={})
+
+
+@pytest.mark.parametrize("weights", ["pretrained", "random"])
+def test_a_factory_of_ones_own_makes_its_own_weights(weights):
+    with pytest.raises(ConfigError, match=f"weights: {weights} says nothing of vision_transformer"):
+        load("vision_transformer:VisionTransformer", weights=weights, taps={"features": "norm"})

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pipeline.errors import ConfigError
 from pipeline.extract.models.making import Taps, finished
 from pipeline.extract.models.making import made as made_of
-from pipeline.extract.models.weights import PRETRAINED
+from pipeline.extract.models.weights import PRETRAINED, RANDOM
 from pipeline.extract.sources import build
 from pipeline.extract.taps import Tapped
 
@@ -31,8 +32,13 @@ def load(
     Without a file of ``weights`` the module has those that the factory gave it. A ``transform``
     that it carries is kept. Other parameters are as in :func:`pipeline.extract.taps.tapped`.
 
-    Raises :class:`ConfigError` where it makes no module.
+    Raises :class:`ConfigError` where it makes no module, and for weights that are no file.
     """
+    if weights in (PRETRAINED, RANDOM):
+        raise ConfigError(
+            f"weights: {weights} says nothing of {factory}, which makes its own; name a FILE, or "
+            "leave weights out and have the factory load them"
+        )
     module = made_of(lambda: build(factory, **(arguments or {})), weights or PRETRAINED, drop)
     where = Taps(taps, layouts, prefix, head, mask, length, pooled)
     return finished(module, where, device, getattr(module, "transform", None), {})
