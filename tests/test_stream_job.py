@@ -35,6 +35,7 @@ class Rows:
 
     def read(self, start, stop):
         while Path("wait").exists() and start > self.rows // 2:
+            Path("waiting").touch()
             time.sleep(0.02)
         if start <= self.fails < stop:
             raise OSError("no such image")
@@ -187,10 +188,9 @@ def test_asked_to_stop_it_ends_with_nothing_left(job, tmp_path, sent, code):
         cwd=tmp_path, env={"PYTHONPATH": f"{root}:{tmp_path}", "PATH": "", "HOME": str(tmp_path)},
         stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
-        for line in process.stderr:
-            if "runs on" in line:
-                break
-        time.sleep(0.2)
+        while not (tmp_path / "waiting").exists():  # amid the rows, behind all imports
+            time.sleep(0.02)
+            assert process.poll() is None, process.stderr.read()
         process.send_signal(sent)
         if sent == signal.SIGTERM:
             (tmp_path / "wait").unlink()

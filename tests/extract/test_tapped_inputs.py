@@ -58,7 +58,8 @@ class Calls(nn.Module):
 
 @pytest.mark.parametrize("how", ["keywords", "mixed", "positions", "nested"])
 def test_of_several_tensors_that_go_in_one_is_named(how):
-    with pytest.raises(DataError, match=r"tap features \(block:input\): .*block:input:(hidden|mask)"):
+    named = r"tap features \(block:input\): .*block:input:(hidden|mask)"
+    with pytest.raises(DataError, match=named):
         Extractor(tapped(Calls(how), {"features": "block:input"}))(inputs())
     found = Extractor(tapped(Calls(how), {"features": "block:input:hidden"}))(inputs())
     assert torch.equal(found["features"], inputs())
