@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeline.errors import CorruptError, MissingInputError
-from pipeline.store import disk, manifest
+from pipeline.store import disk, layout, manifest
 from pipeline.store.catalog import Store
 from pipeline.store.column import Finding
 from pipeline.store.declaration import Declaration
@@ -40,7 +40,7 @@ class HeldSplit:
     rows: int
     blocks: int
     missing: str
-    """Rows that were never committed, e.g. ``rows 8-16``; empty if there are none."""
+    """What was never committed, e.g. ``rows 8-16``, or an end of unknown length; else empty."""
     removed: str
     arrays: tuple[HeldArray, ...]
 
@@ -61,7 +61,7 @@ def survey(store: Store, name: str) -> HeldSplit:
         classes=declared.classes,
         rows=sum(record.rows for record in committed.values()),
         blocks=len(committed),
-        missing=manifest.describe_rows(missing) if missing else "",
+        missing=manifest.describe_rows(missing) if missing else _missing_end(declared),
         removed=manifest.describe_rows(removed) if removed else "",
         arrays=tuple(
             HeldArray(
@@ -76,6 +76,10 @@ def survey(store: Store, name: str) -> HeldSplit:
             for array, spec in declared.arrays.items()
         ),
     )
+
+
+def _missing_end(declared: Declaration) -> str:
+    return "later rows" if declared.attributes.get(layout.UNFINISHED) else ""
 
 
 def damage(store: Store, name: str) -> Iterator[Finding]:

@@ -20,6 +20,7 @@ from pipeline.errors import (
 from pipeline.extract.filling import Share, extract_split
 from pipeline.extract.sources import Batch
 from pipeline.store import Store
+from pipeline.store.survey import survey
 
 
 class Stream:
@@ -79,6 +80,7 @@ def test_a_stream_that_stopped_is_unfinished_and_goes_on_bit_for_bit(store, tmp_
     with pytest.raises(IncompleteError, match=r"ends for now at row \d+, before the end"):
         store.split("id/train")
     assert store.split("id/train", allow_partial=True).schema.rows < 50
+    assert survey(store, "id/train").missing == "later rows"
 
     seen = []
 
@@ -92,6 +94,7 @@ def test_a_stream_that_stopped_is_unfinished_and_goes_on_bit_for_bit(store, tmp_
     assert (seen[0], seen.count(0)) == (0, 1)  # it is compared with the stored one
     assert min(seen[1:]) > 7
     same(store.split("id/train", verify=True), whole(tmp_path))
+    assert survey(store, "id/train").missing == ""
     before = len(seen)
     again = extracted(store, Stream(), Counting())
     assert (again.written, again.rewritten, len(seen)) == (0, 0, before)
