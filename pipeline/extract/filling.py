@@ -194,8 +194,8 @@ class _Work:
             raise DataError(f"split {name}: source {source.name!r} has no rows")
         if then is not None and then.get(UNFINISHED):
             raise ExistsRefusedError(
-                f"{self.store.path}: split {name} came from a stream or files, {source.name} has rows by "
-                "range; name another split or store, or delete the old one"
+                f"{self.store.path}: split {name} came from a stream or files, {source.name} has "
+                "rows by range; name another split or store, or delete the old one"
             )
         tried = run.batch_rows if run.manner.batch_rows == AUTO and then is None else 1
         batch = run.checked(source.read(0, min(tried, len(source))), 0)
