@@ -187,6 +187,7 @@ def test_asked_to_stop_it_ends_with_nothing_left(job, tmp_path, sent, code):
         [sys.executable, "-m", "pipeline", "run", str(path), "--no-store", "--no-progress"],
         cwd=tmp_path, env={"PYTHONPATH": f"{root}:{tmp_path}", "PATH": "", "HOME": str(tmp_path)},
         stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs these may not
     ) as process:  # fmt: skip
         while not (tmp_path / "waiting").exists():  # amid the rows, behind all imports
             time.sleep(0.02)

@@ -223,7 +223,10 @@ def test_a_signal_ends_an_import_that_goes_on_later(tmp_path, number, code):
         sys.executable, "-m", "pipeline", "import", *sources, "--store", f"{tmp_path}/s.zarr",
         "--split", "id/train", "--classes", str(K), "--block", "3kB",
     ]  # fmt: skip
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, cwd=ROOT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # what runs these may not
+    )  # fmt: skip
     while not list(tmp_path.glob("s.zarr/id/train/manifest/block-*/zarr.json")):
         assert process.poll() is None
         time.sleep(0.005)
