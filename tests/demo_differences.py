@@ -171,6 +171,7 @@ DEMO: Mapping[str, Mapping[str, Difference]] = {
         ),
         "mahalanobis": inverted_in_float32,
         "relative_mahalanobis": inverted_in_float32,
+        "mahalanobis_odin": inverted_in_float32,
         "pnml": Difference(
             "a float32 pseudo-inverse leaves out directions that the fit rows span",
             cut_off_by_float32,
