@@ -3,6 +3,7 @@
 import pytest
 
 from pipeline import cluster
+from pipeline.cluster import reserved
 from pipeline.errors import CorruptError, FeatfoldError, MissingInputError
 
 
@@ -15,10 +16,10 @@ def test_auto_takes_no_more_workers_than_the_process_has_cpus(monkeypatch):
 def test_a_worker_that_cannot_start_is_one_clear_error(monkeypatch, tmp_path):
     (tmp_path / "no_worker.py").write_text("raise OSError('no semaphores here')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(cluster, "IDLE", "no_worker")
+    monkeypatch.setattr(reserved, "IDLE", "no_worker")
     cache = tmp_path / "cache"
     with pytest.raises(FeatfoldError, match="cannot start here: OSError: no semaphores here"):
-        cluster.reserved_nbytes(cache)
+        reserved.reserved_nbytes(cache)
     assert not cache.exists()
 
 

@@ -1,15 +1,14 @@
 """Schedulers and workers that were started separately, each a real process."""
 
 import json
-import os
-import subprocess
-import sys
 import time
 
 import numpy as np
 import pytest
+from dask_processes import dask, scheduler_with, stop
 
 from pipeline import cluster
+from pipeline.cluster import remote
 from pipeline.chunk import ArraySpec
 from pipeline.content import digest
 from pipeline.detectors import Mahalanobis
@@ -20,37 +19,6 @@ from pipeline.workplace import workplace
 
 MiB = 2**20
 K, ROWS, BLOCK_ROWS = 3, 240, 40
-
-
-def dask(*arguments):
-    return subprocess.Popen(
-        [sys.executable, "-m", "dask", *map(str, arguments)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
-def stop(process):
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def scheduler_with(path):
-    """Start a scheduler that nobody has joined, and wait for its file."""
-    scheduler = dask(
-        "scheduler", "--scheduler-file", path, "--host", "127.0.0.1", "--port", 0,
-        "--dashboard-address", "127.0.0.1:0",
-    )  # fmt: skip
-    end = time.monotonic() + 60
-    while not (path.exists() and path.read_text().strip().endswith("}")):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return scheduler
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +100,7 @@ def test_a_worker_without_a_limit_has_a_share_of_its_machine(file, join):
 
 
 def test_a_scheduler_without_workers_is_one_clear_error(file, monkeypatch):
-    monkeypatch.setattr(cluster, "WORKERS_SECONDS", 0.2)
+    monkeypatch.setattr(remote, "WORKERS_SECONDS", 0.2)
     with pytest.raises(FeatfoldError, match=r"no worker is connected to tcp://.*dask worker tcp"):
         cluster.settle(str(file))
 

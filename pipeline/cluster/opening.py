@@ -1,0 +1,64 @@
+"""Running workers: started or connected to, and stopped at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pipeline import machine
+from pipeline.cluster import local, remote
+from pipeline.cluster.resources import Resources
+from pipeline.engine import DEFAULTS, Dask, Execute, Finished, Settings, Threads
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Running workers, and how to hand them a pass."""
+
+    resources: Resources
+    execute: Execute
+    dashboard_url: str = ""
+    client: Any = None
+
+    def peak_nbytes(self) -> int:
+        """Return the peak resident memory of a worker since it started."""
+        if self.client is None:
+            return machine.peak_rss_nbytes() // self.resources.workers
+        peaks: dict[str, int] = self.client.run(machine.peak_rss_nbytes)
+        return max(peaks.values())
+
+
+@contextmanager
+def open_cluster(
+    resources: Resources,
+    cache: Path,
+    settings: Settings = DEFAULTS,
+    finished: Finished | None = None,
+) -> Iterator[Cluster]:
+    """Start, or connect to, the workers; stop what was started at the end.
+
+    ``cache`` is the directory of partials and constants, which all workers reach.
+    """
+    if resources.kind == "threads":
+        execute = Threads(resources.workers, cache, settings, finished=finished)
+        yield Cluster(resources, execute)
+        return
+    from pipeline.store.shared import shared_rows
+
+    here = resources.kind == "local"
+    with shared_rows(cache, here) as shared, _client(resources) as client:
+        remote.greet(client)
+        workers = sum(client.nthreads().values())
+        yield Cluster(
+            replace(resources, workers=workers),
+            Dask(client, cache, settings, finished=finished, shared=shared),
+            client.dashboard_link,
+            client,
+        )
+
+
+def _client(resources: Resources) -> AbstractContextManager[Any]:
+    return local.client(resources) if resources.kind == "local" else remote.client(resources.kind)
