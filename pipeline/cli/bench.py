@@ -178,6 +178,22 @@ def import_(terminal: Terminal, **options: Any) -> Any:
     return bench(**options, say=terminal.say)
 
 
+@bench.command(short_help="Images through a network, beside a plain loop.")
+@click.option("--images", type=POSITIVE, default=512, show_default=True)
+@click.option("--batch", type=POSITIVE, default=32, show_default=True)
+@click.option("--network", type=click.Choice(["auto", "lite0", "plain"]), default="auto",
+              show_default=True, help="auto: EfficientNet-Lite0, of featfold[demo].")  # fmt: skip
+@click.option("--repeat", type=POSITIVE, default=3, show_default=True)
+@click.option("--scratch", metavar="DIR", type=DIRECTORY, default=Path(), show_default="here",
+              help="Where stores go; they are removed.")  # fmt: skip
+@measured
+def extract(terminal: Terminal, **options: Any) -> Any:
+    """Extract decoded images with one and two workers, and call the model in loops, in turn."""
+    from pipeline.bench.extract import bench
+
+    return bench(**options, say=terminal.say)
+
+
 @bench.command(short_help="Metrics of scores, beside one sort of them.")
 @click.option(
     "--peer-rows",
