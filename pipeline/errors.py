@@ -1,7 +1,8 @@
 """The error family: each says what, where, expected and got, and how to mend it.
 
 Every class is also the fitting builtin, so ``except ValueError`` keeps working, and carries the
-exit code that the command line returns for it.
+exit code that the command line returns for it. A class names its ``__new__`` where Python would
+find another one than it uses: dask calls it by name for what a worker has raised.
 """
 
 
@@ -34,6 +35,7 @@ class BudgetError(FeatfoldError, MemoryError):
     """A plan whose projected memory exceeds what a worker may use; raised before any read."""
 
     exit_code = 3
+    __new__ = Exception.__new__  # type: ignore[assignment]
 
 
 class DataError(FeatfoldError, ValueError):
@@ -46,6 +48,8 @@ class DataError(FeatfoldError, ValueError):
 
 class MissingInputError(DataError, FileNotFoundError):
     """An input file, store, split or array that is not there."""
+
+    __new__ = FileNotFoundError.__new__  # type: ignore[assignment]
 
 
 class IncompleteError(DataError):
