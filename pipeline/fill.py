@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from pipeline.config import JobConfig, Source
 from pipeline.config.factories import PROBES
 from pipeline.errors import ConfigError
+from pipeline.provenance import MADE_OF, changes, made_of
 from pipeline.store import Store
 from pipeline.store.layout import UNFINISHED, is_ood
 
@@ -62,7 +63,8 @@ def fill(
     path = config.store
     store = Store.open(path) if Store.is_at(path) else None
     classes = config.classes or 0  # a job with sources names it: see the configuration
-    waiting = [s for s in sources if not (store and _is_extracted(store, s, classes)) or verify]
+    there = {s.split for s in sources if store and _is_extracted(store, s, classes, told)}
+    waiting = [source for source in sources if verify or source.split not in there]
     models: dict[str, Any] = {}
     made = []  # all of them before the first is extracted: what is missing is told at once
     for source in waiting:
@@ -96,7 +98,7 @@ def _import(
         arrays={name: found for found, name in source.map.items()} or None,
         classes=config.classes, labels=source.labels, layouts=source.layouts,
         dtype=None if source.dtype == "auto" else source.dtype, scores=source.scores,
-        attributes={EXTRACTED_FROM: said_of(source)}, resume=True, progress=told,
+        attributes=_origin(config, source), resume=True, progress=told,
         block_nbytes=config.block_nbytes,
     )  # fmt: skip
     for found, why in done.left_out.items():
@@ -137,7 +139,7 @@ def _extract(
     done = extract_split(
         store, source.split, model, rows,
         classes=config.classes or 0, block_nbytes=config.block_nbytes, progress=steps,
-        attributes={EXTRACTED_FROM: said_of(source)}, manner=manner_of(source), share=share,
+        attributes=_origin(config, source), manner=manner_of(source), share=share,
         say=told.say,
     )  # fmt: skip
     steps.end()
@@ -208,7 +210,15 @@ class _Steps:
             self._told.end()
 
 
-def _is_extracted(store: Store, source: Source, classes: int) -> bool:
+def _origin(config: JobConfig, source: Source) -> dict[str, Any]:
+    """Return what is recorded of where a split comes from; of one that is there, as it was."""
+    store = Store.open(config.store) if Store.is_at(config.store) else None
+    then = store.attributes(source.split) if store and store.has(source.split) else None
+    made = made_of(source, config.store) if then is None else then.get(MADE_OF)
+    return {EXTRACTED_FROM: said_of(source)} | ({} if made is None else {MADE_OF: made})
+
+
+def _is_extracted(store: Store, source: Source, classes: int, told: Progress) -> bool:
     """Tell whether a split is complete; raise where it was extracted from something else."""
     if not store.has(source.split):
         return False
@@ -225,7 +235,29 @@ def _is_extracted(store: Store, source: Source, classes: int) -> bool:
             f"{store.path}: split {source.split} has {writer.declared.classes} classes, the job "
             f"now says {classes}; name another split or store, or delete the old one"
         )
+    if then is not None:
+        _refuse_stale(store, source, attributes.get(MADE_OF), told)
     return not writer.missing() and not attributes.get(UNFINISHED)
+
+
+def _refuse_stale(store: Store, source: Source, then: Any, told: Progress) -> None:
+    """Raise :class:`ConfigError` where weights or data are not those that a split was made of."""
+    split, old = source.split, store.path / source.split
+    if then is None:
+        told.say(f"{split}: what it was made of was not recorded, so changes since are not noticed")
+        return
+    found = changes(then, source, str(store.path))
+    if found.certain:
+        raise ConfigError(
+            f"{store.path}: split {split} is stale, as these have changed since it was made: "
+            f"{'; '.join(found.certain)}; delete {old} to make it anew, name another split or "
+            "store, or restore what it was made of"
+        )
+    if found.perhaps:
+        told.say(
+            f"{split}: used as it is, though these were touched since it was made: "
+            f"{', '.join(found.perhaps)}; delete {old} to make it anew"
+        )
 
 
 def said_of(source: Source) -> str:

@@ -39,7 +39,7 @@ LAYERS = (
     ("fitted",),
     ("api", "pytorch_ood", "report", "testing"),
     ("config", "facts", "selection", "collection"),
-    ("ddp",),
+    ("ddp", "provenance"),
     ("detector_table", "fill", "planning", "seeds", "shapes"),
     ("unstored",),
     ("job",),
