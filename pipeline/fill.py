@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from pipeline.cluster import remote
 from pipeline.config import JobConfig, Source
 from pipeline.config.factories import PROBES
 from pipeline.errors import ConfigError
@@ -56,6 +58,7 @@ def fill(
 
     ``verify`` reads what is there, too, and writes damaged blocks again; ``part`` (i, n) fills the
     i-th of n shares of the blocks of each split; ``workers`` takes the place of what sources say.
+    Where the cluster of the job is a scheduler elsewhere, all its workers take blocks.
     """
     sources = _chosen(config, only)
     if not sources:
@@ -75,12 +78,19 @@ def fill(
         if wanted not in models:
             models[wanted] = model_of(source)
         made.append((source, models[wanted], data_of(source, models[wanted])))
-    return [
-        _import(config, source, told, part)
-        if source.files
-        else _extract(config, source, model, rows, told, verify, part, workers)
-        for source, model, rows in made
-    ]
+    kind = config.resources.cluster
+    elsewhere = remote.is_address(kind) and any(not source.files for source in waiting)
+    opened: Any = remote.client(kind) if elsewhere else nullcontext()
+    with opened as client:
+        if elsewhere:
+            remote.greet(client)
+            told.say(f"extracts on {len(client.nthreads())} workers of {kind}")
+        return [
+            _import(config, source, told, part)
+            if source.files
+            else _extract(config, source, model, rows, told, verify, part, workers, client)
+            for source, model, rows in made
+        ]
 
 
 def _import(
@@ -128,13 +138,14 @@ def _extract(
     verify: bool,
     part: tuple[int, int] | None,
     workers: int | None,
+    client: Any,
 ) -> Extracted:
     from pipeline.extract.filling import Share, extract_split  # torch is loaded only to extract
 
     began = time.perf_counter()
     store = Store.open(config.store) if Store.is_at(config.store) else Store.create(config.store)
     count = workers or source.workers
-    share = Share(count, part, verify, partial(_made, source))
+    share = Share(count, part, verify, partial(_made, source), client)
     steps = _Steps(told, f"extract {source.split}", getattr(rows, "unit", "rows"))
     done = extract_split(
         store, source.split, model, rows,

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def bench(
 
 
 def _together(several: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Run processes side by side; return their rates as one, and the most of their other figures."""
+    """Run processes side by side; return the sum of their rates, the most of other figures."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
@@ -180,12 +181,11 @@ def made(network: str, images: int, batch: int) -> tuple[Any, Noise]:
 
 
 def plain() -> Any:
-    """Return a small convolutional network from uint8 images to (n, 128, 14, 14)."""
+    """Return a small convolutional network from uint8 images to features (n, 128 * 14 * 14)."""
     import torch
 
-    sizes = (3, 16, 32, 64, 128)
     layers: list[Any] = []
-    for wide, wider in zip(sizes, sizes[1:], strict=False):
+    for wide, wider in pairwise((3, 16, 32, 64, 128)):
         layers += [torch.nn.Conv2d(wide, wider, 3, 2, 1), torch.nn.ReLU()]
     network = torch.nn.Sequential(*layers).eval()
 

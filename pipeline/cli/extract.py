@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,10 @@ if TYPE_CHECKING:
     help="Processes that each take whole blocks, instead of the workers of each source.",
 )  # fmt: skip
 @click.option(
+    "--cluster", metavar="WHERE",
+    help="The tcp:// address or FILE.json of a dask scheduler, whose workers all take blocks.",
+)  # fmt: skip
+@click.option(
     "--set", "assignments", metavar="KEY=VALUE", multiple=True,
     help="Override any key of the job, e.g. sources.0.batch=64; may be repeated.",
 )  # fmt: skip
@@ -48,6 +53,7 @@ def extract(
     part: tuple[int, int] | None,
     only: tuple[str, ...],
     workers: int | None,
+    cluster: str | None,
     assignments: tuple[str, ...],
     progress: bool,
 ) -> None:
@@ -57,9 +63,16 @@ def extract(
     block. `featfold run` does the same first.
     """
     from pipeline import config
+    from pipeline.cluster import remote
     from pipeline.fill import fill
 
-    asked = config.load(path, assignments)
+    if cluster is not None and not remote.is_address(cluster):
+        raise ConfigError(
+            f"--cluster: {cluster!r}; expected the tcp:// or tls:// address of a scheduler, or its "
+            "scheduler file (.json); --workers starts processes on this machine"
+        )
+    where = () if cluster is None else (f"resources.cluster={json.dumps(cluster)}",)
+    asked = config.load(path, (*assignments, *where))
     if not asked.sources:
         raise ConfigError(f"{path}: the job has no sources, which say what to extract")
     with terminal.progress(progress) as watched:

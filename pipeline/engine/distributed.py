@@ -150,15 +150,19 @@ class Dask:
 
 def _lost(pass_: Pass, error: Exception) -> str:
     """Say what a pass has lost, workers or the scheduler; nothing for other errors."""
-    kind = type(error).__name__
-    if kind == "KilledWorker":
+    if type(error).__name__ == "KilledWorker":
         return _lost_workers(pass_, error)
-    if kind in ("FutureCancelledError", "CommClosedError"):
-        return (
-            f"{pass_.name}: the scheduler is gone, or the connection to it; start it again, and "
-            "run the same again. Finished blocks are kept"
-        )
-    return ""
+    return lost_scheduler(pass_.name, error)
+
+
+def lost_scheduler(what: str, error: Exception) -> str:
+    """Say that the scheduler is gone, where that is the error."""
+    if type(error).__name__ not in ("FutureCancelledError", "CommClosedError"):
+        return ""
+    return (
+        f"{what}: the scheduler is gone, or the connection to it; start it again, and run the same "
+        "again. Finished blocks are kept"
+    )
 
 
 def _lost_workers(pass_: Pass, error: Any) -> str:

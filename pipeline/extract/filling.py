@@ -15,8 +15,9 @@ from pipeline.extract.final_layer import saved
 from pipeline.extract.model import Extractor, declare
 from pipeline.extract.passing import AUTO, Manner, Pass, Progress
 from pipeline.extract.resuming import Outputs, refuse_other_rows
-from pipeline.extract.sharing import Make, Task, as_given, share_out
+from pipeline.extract.sharing import share_out
 from pipeline.extract.sources import Batch, Source
+from pipeline.extract.stations import Make, Task, as_given, told_by
 from pipeline.store import Store
 from pipeline.store.layout import UNFINISHED
 
@@ -52,6 +53,8 @@ class Share:
     """Whether committed blocks are read too, and written again where they are damaged."""
     make: Make | None = None
     """What makes model and source in another process; None: they are sent there."""
+    client: Any = None
+    """A dask client whose workers take the blocks, instead of processes of this machine."""
 
     def own(self, blocks: Iterable[Block]) -> list[Block]:
         """Return the blocks of this share."""
@@ -88,22 +91,17 @@ def extract_split(
     rows: Any = as_rows(source, getattr(model, "transform", None))
     extractor = _extractor(model)
     then = store.attributes(name) if store.has(name) else None
-    told: dict[str, Any] = {
-        "source": rows.name,
-        **getattr(rows, "attributes", {}),
-        **extractor.attributes(),
-        **manner.attributes,
-        **(attributes or {}),
-    }
+    known = told_by(extractor, rows)
+    told: dict[str, Any] = {**known, **manner.attributes, **(attributes or {})}
     if then is not None and WEIGHTS not in then:
         told.pop(WEIGHTS, None)  # begun when a callable did not tell those of its modules
     _check_classes(store, name, told, classes)
     run = Pass(extractor, manner, name, rows.name, (then or {}).get(BATCH_ROWS))
     with extractor.ready():
         if hasattr(rows, "read"):
-            work = _Work(store, run, rows, share, progress, say)
+            work = _Work(store, run, rows, known, share, progress, say)
             return work.split(classes, told, then, options)
-        _refuse_shares(name, rows, share)
+        _refuse_shares(name, rows, share, say)
         with store.lock(name):
             done = append_rows(
                 store, run, rows, classes=classes, attributes=told, then=then,
@@ -148,6 +146,8 @@ class _Work:
     store: Store
     run: Pass
     source: Source
+    known: Mapping[str, Any]
+    """What model and source tell of themselves."""
     share: Share
     progress: Progress | None
     say: Say
@@ -204,14 +204,19 @@ class _Work:
     def _fill(self, writer: Any, blocks: list[Block], *, overwrite: bool = False) -> None:
         """Write blocks; only those that are missing are counted as progress."""
         progress = None if overwrite else self.progress
-        workers = min(self.share.workers, len(blocks))
-        if workers < 2:
+        workers, client = min(self.share.workers, len(blocks)), self.share.client
+        if not blocks or (client is None and workers < 2):
             fill_blocks(self.run, self.source, writer, blocks, progress, overwrite=overwrite)
             return
         make = self.share.make or as_given(self.run.extractor, self.source)
         manner = replace(self.run.manner, batch_rows=self.run.batch_rows)
-        task = Task(make, str(self.store.path), self.run.split, manner, overwrite)
-        share_out(task, blocks, workers, len(self.source), progress, self.say)
+        task = Task(make, str(self.store.path), self.run.split, manner, self.known, overwrite)
+        if client is None:
+            share_out(task, blocks, workers, len(self.source), progress, self.say)
+            return
+        from pipeline.extract.spreading import spread_out  # dask, which few extractions need
+
+        spread_out(task, blocks, client, writer, progress, self.say)
 
 
 def keep_head(store: Store, run: Pass) -> None:
@@ -221,7 +226,9 @@ def keep_head(store: Store, run: Pass) -> None:
         store.write_head(head.weight, head.bias, head.attributes)
 
 
-def _refuse_shares(name: str, stream: Any, share: Share) -> None:
+def _refuse_shares(name: str, stream: Any, share: Share, say: Say) -> None:
+    if share.client is not None:
+        say(f"{name}: {stream.name} is a stream, in one order: this process alone runs its model")
     if share.workers > 1 or share.part:
         raise ConfigError(
             f"split {name}: {stream.name} is a stream, whose rows come in one order: it is filled "

@@ -9,8 +9,6 @@ import signal
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -19,37 +17,11 @@ import torch
 from pipeline import spawning
 from pipeline.chunk import Block
 from pipeline.errors import ConfigError, FeatfoldError
-from pipeline.extract.blocks import fill_blocks
-from pipeline.extract.data.datasets import as_rows
-from pipeline.extract.model import Extractor
-from pipeline.extract.passing import Manner, Pass, Progress
-from pipeline.extract.sources import Source
-from pipeline.store import Store, manifest
+from pipeline.extract.passing import Progress
+from pipeline.extract.stations import Station, Task
 
-Make = Callable[[], tuple[Any, Any]]
-"""Returns a model and data, in whatever process it is called."""
 TRIES = 2
 """Workers that one block may kill."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """What every worker must know."""
-
-    make: Make
-    store: str
-    split: str
-    manner: Manner
-    overwrite: bool = False
-
-
-def as_given(model: Any, source: Source) -> Make:
-    """Return what has a model and a source sent to every process."""
-    return partial(_as_given, model, source)
-
-
-def _as_given(model: Any, source: Source) -> tuple[Any, Source]:
-    return model, source
 
 
 def share_out(
@@ -220,20 +192,12 @@ def _work(connection: Connection, task: Task, number: int, threads: int) -> None
     if torch.cuda.is_available():
         torch.cuda.set_device(number % torch.cuda.device_count())
     try:
-        model, data = task.make()
-        source: Any = as_rows(data, getattr(model, "transform", None))
-        extractor = model if isinstance(model, Extractor) else Extractor(model)
-        run = Pass(extractor, task.manner, task.split, source.name)
-        writer = Store.open(task.store).writer(task.split)
-        with extractor.ready():
+        station = Station(task)
+        with station.ready():
             connection.send(_READY)
             while True:
                 block = connection.recv()
-                tell = _Steps(connection, len(source) - block.rows)
-                if task.overwrite or not _is_committed(writer, block):
-                    fill_blocks(run, source, writer, [block], tell, overwrite=task.overwrite)
-                else:  # by a worker that was killed before it could say so
-                    tell(len(source), len(source))
+                station.fill(block, _Steps(connection))
                 connection.send(block)
     except EOFError:
         return
@@ -244,18 +208,13 @@ def _work(connection: Connection, task: Task, number: int, threads: int) -> None
         connection.send(FeatfoldError(f"split {task.split}: {why}"))
 
 
-def _is_committed(writer: Any, block: Block) -> bool:
-    record = manifest.read_record(writer.root / writer.name, block.index)
-    return record is not None and record.committed
-
-
 class _Steps:
     """Tells the rows that were done since it last told."""
 
-    def __init__(self, connection: Connection, done: int) -> None:
-        self._connection, self._done = connection, done
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._done = connection, 0
 
-    def __call__(self, done: int, rows: int) -> None:
+    def __call__(self, done: int) -> None:
         if done > self._done:
             self._connection.send(done - self._done)
         self._done = done

@@ -7,17 +7,14 @@ import sys
 import textwrap
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
-from sources_of_tests import BLOCKS, Mixed, Numbers, rows_of
+from sources_of_tests import BLOCKS, Failing, Killing, Mixed, Numbers, same, unseeded
 
 from pipeline.errors import ConfigError, DataError, FeatfoldError, IncompleteError, LockedError
 from pipeline.extract.filling import Share, extract_split
 from pipeline.store import Store
 from pipeline.store.writer import SplitWriter
-
-NAMES = ("features", "labels", "ids")
 
 
 @pytest.fixture
@@ -38,36 +35,6 @@ def whole(tmp_path):
     store = Store.create(tmp_path / "whole.zarr")
     extracted(store)
     return store.split("id/train", verify=True)
-
-
-def same(one, other):
-    for name in NAMES:
-        np.testing.assert_array_equal(rows_of(one, name), rows_of(other, name))
-
-
-class Killing(Numbers):
-    """Kills the process that reads a row: once, or whoever reads it."""
-
-    def __init__(self, row, marker=None):
-        super().__init__(50)
-        self.row, self.marker, self.home = row, marker, os.getpid()
-
-    def read(self, start, stop):
-        there = start <= self.row < stop and os.getpid() != self.home
-        if there and not (self.marker and Path(self.marker).exists()):
-            if self.marker:
-                Path(self.marker).touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().read(start, stop)
-
-
-class Failing(Numbers):
-    """Cannot read one row."""
-
-    def read(self, start, stop):
-        if start <= 30 < stop:
-            raise DataError("row 30 is gone")
-        return super().read(start, stop)
 
 
 def test_processes_write_the_bits_of_one_though_one_is_killed_and_named(store, tmp_path):
@@ -146,6 +113,12 @@ def test_what_a_worker_raises_is_raised(store):
     assert not [child for child in left if "spawn_main" in " ".join(child.cmdline())]
 
 
+def test_workers_that_make_another_model_are_refused(store):
+    with pytest.raises(DataError, match=r"weights_sha256 is '\w+' in a worker, and '\w+' in"):
+        extracted(store, model=unseeded()[0], workers=2, make=unseeded)
+    assert not list((store.path / "id/train").rglob("block-*"))
+
+
 def test_what_cannot_be_sent_is_refused(store):
     class Local(Numbers):
         pass
@@ -207,7 +180,6 @@ def test_workers_end_with_the_process_that_started_them(store, tmp_path):
             from sources_of_tests import BLOCKS, Mixed, Numbers
             from pipeline.extract.filling import Share, extract_split
             from pipeline.store import Store
-from pipeline.store.writer import SplitWriter
 
             class Slow(Numbers):
                 def read(self, start, stop):
@@ -228,6 +200,8 @@ from pipeline.store.writer import SplitWriter
         for line in process.stdout:
             if int(line) > 0:
                 break
+        else:
+            raise AssertionError("it ended before it had begun")
         workers = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
     _, alive = psutil.wait_procs(workers, timeout=30)
