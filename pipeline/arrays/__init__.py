@@ -34,6 +34,7 @@ from pipeline.arrays.libraries import Array as Array
 from pipeline.arrays.libraries import Place as Place
 from pipeline.arrays.libraries import cap_pools as cap_pools
 from pipeline.arrays.libraries import device_of as device_of
+from pipeline.arrays.libraries import gpu_place as gpu_place
 from pipeline.arrays.libraries import is_array as is_array
 from pipeline.arrays.libraries import itemsize as itemsize
 from pipeline.arrays.libraries import library as library
@@ -42,6 +43,7 @@ from pipeline.arrays.libraries import map_arrays as map_arrays
 from pipeline.arrays.libraries import namespace as namespace
 from pipeline.arrays.libraries import nbytes as nbytes
 from pipeline.arrays.libraries import to_host as to_host
+from pipeline.arrays.libraries import torch_cuda as torch_cuda
 from pipeline.arrays.libraries import versions as versions
 from pipeline.arrays.tiles import TILE_IMAGES as TILE_IMAGES
 from pipeline.arrays.tiles import TILE_ROWS as TILE_ROWS

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,6 +71,26 @@ class Place:
 
 HOST = Place()
 _NAMESPACES = {"torch": "array_api_compat.torch"}
+
+
+def gpu_place() -> Place | None:
+    """Return where workers with a GPU compute: cupy, or else a CUDA build of torch, if any.
+
+    Neither is imported, so that this process makes no CUDA context.
+    """
+    if find_spec("cupy"):
+        return Place("cupy")
+    return Place("torch", "cuda") if torch_cuda() else None
+
+
+def torch_cuda() -> str:
+    """Return the version of CUDA that the installed torch is built for; empty for none."""
+    spec = find_spec("torch")
+    if spec is None or spec.origin is None:
+        return ""
+    text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
+    found = re.search(r"^cuda\b.*= *['\"]([\d.]+)", text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def to_host(x: Array) -> np.ndarray[Any, Any]:
