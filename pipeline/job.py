@@ -96,7 +96,7 @@ def run(
     could not hold what the plan projects, :class:`~pipeline.errors.LockedError` where another run
     of the same name is on its way.
     """
-    config = config if isinstance(config, JobConfig) else load(config)
+    config = config if isinstance(config, JobConfig) else load(config, stored=stored)
     told = progress or Silent()
     if not stored:
         return _run_unstored(config, command, told, part, pin)
@@ -121,6 +121,8 @@ def _run_unstored(
 ) -> Done:
     if part is not None or pin is not None:
         raise ConfigError("--no-store: nothing is kept that --blocks or --pin could go on from")
+    if not config.store:  # where it would be is where partials are
+        config = config.model_copy(update={"store": f"{config.name}.zarr"})
     began = time.perf_counter()
     with unstored.streams_of(config) as streams:
         prepared = unstored.prepared_over(config, streams)

@@ -17,8 +17,8 @@ from pipeline.cli.terminal import Terminal
 from pipeline.errors import FeatfoldError, PartDoneError
 
 INTERRUPTED, TERMINATED = 130, 143
-KEEPING_NOTHING = ("doctor", "eval", "inspect", "plan", "report")
-"""Verbs that have nothing to go on from."""
+KEEPING_NOTHING = {"doctor", "eval", "inspect", "plan", "report", "--no-store"}
+"""Verbs, and the option of one, that have nothing to go on from."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,7 +58,8 @@ def _kept(arguments: Sequence[str] | None) -> str:
     """Say what an interrupted command leaves behind for the next one."""
     given = sys.argv[1:] if arguments is None else arguments
     verb = next((word for word in given if not word.startswith("-")), "")
-    return "nothing is kept" if verb in KEEPING_NOTHING else "committed blocks are kept"
+    lost = KEEPING_NOTHING & {verb, *(word for word in given if word.startswith("--"))}
+    return "nothing is kept" if lost else "committed blocks are kept"
 
 
 def _terminate(*_: Any) -> None:

@@ -73,7 +73,7 @@ def run_job(
     from pipeline import config, job
     from pipeline.report import headline, read, verdict_line
 
-    asked = config.load(path, overrides)
+    asked = config.load(path, overrides, stored=stored)
     with terminal.progress(progress) as watched:
         done = job.run(
             asked, command=_command(), progress=watched, part=part, pin=pin, stored=stored

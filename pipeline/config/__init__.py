@@ -15,7 +15,7 @@ from pipeline.config import document
 from pipeline.config.detector import DetectorConfig
 from pipeline.config.document import Document, Keys, Problem
 from pipeline.config.factories import Factory
-from pipeline.config.job import JobConfig
+from pipeline.config.job import STORED, JobConfig
 from pipeline.config.problems import did_you_mean, words
 from pipeline.config.sections import (
     Declared,
@@ -30,13 +30,15 @@ __all__ = ["Declared", "DetectorConfig", "Evaluate", "Factory", "JobConfig", "Re
 __all__ += ["Resources", "Source", "load", "parse"]
 
 
-def load(path: str | Path, overrides: Iterable[str] = ()) -> JobConfig:
+def load(path: str | Path, overrides: Iterable[str] = (), *, stored: bool = True) -> JobConfig:
     """Return the job of a YAML file; ``overrides`` are ``a.b.0.c=value``, the value being YAML.
+
+    Unless ``stored``, it need not name a store.
 
     Raises :class:`MissingInputError` where there is no file, :class:`ConfigError` with one line
     ``file:line:column key: problem`` for everything that is wrong.
     """
-    return _job(document.read(path), overrides)
+    return _job(document.read(path), overrides, stored)
 
 
 def parse(text: str, name: str, overrides: Iterable[str] = ()) -> JobConfig:
@@ -44,14 +46,14 @@ def parse(text: str, name: str, overrides: Iterable[str] = ()) -> JobConfig:
     return _job(document.parse(text, name), overrides)
 
 
-def _job(found: Document, overrides: Iterable[str]) -> JobConfig:
+def _job(found: Document, overrides: Iterable[str], stored: bool = True) -> JobConfig:
     if not isinstance(found.tree, dict):
         what = "the file is empty" if found.tree is None else "expected a mapping of keys"
         raise ConfigError(f"{found.place(())}: {what}; a job needs at least name, store, detectors")
     found.override(overrides)
     problems = list(found.problems)
     try:
-        config = JobConfig.model_validate(found.tree)
+        config = JobConfig.model_validate(found.tree, context={STORED: stored})
     except ValidationError as error:
         problems += [_problem(found, dict(one)) for one in error.errors(include_url=False)]
     if problems:

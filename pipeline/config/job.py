@@ -40,6 +40,9 @@ from pipeline.procedure import VAL, Detector
 from pipeline.store import layout
 from pipeline.store.place import check_url, is_url
 
+STORED = "stored"
+"""What a job is read for: whether it will keep its features in a store."""
+
 
 class JobConfig(Section):
     """A job: a store, what fills it, the detectors to fit and the splits to evaluate on."""
@@ -148,7 +151,7 @@ class JobConfig(Section):
         return entries
 
     @model_validator(mode="after")
-    def _one_store_or_several(self) -> JobConfig:
+    def _one_store_or_several(self, info: ValidationInfo) -> JobConfig:
         if self.store and not self.store.strip():
             raise refusal(detail(("store",), f"expected some text, got {self.store!r}"))
         for key, name in [("store", self.store), *(("seeds", name) for name in self.seeds)]:
@@ -159,9 +162,11 @@ class JobConfig(Section):
         if is_url(self.report.directory):
             text = "reports are written to a folder of this machine, not to a URL"
             raise refusal(detail(("report", "directory"), text))
-        if bool(self.store) == bool(self.seeds):
+        unstored = info.context is not None and not info.context[STORED]
+        if bool(self.store) == bool(self.seeds) and (self.store or not unstored):
             both = "both are given" if self.store else "neither is given"
             text = f"{both}: a job has a store, or seeds, one store for each checkpoint"
+            text += "" if self.store else "; run --no-store alone needs none"
             raise refusal(detail(("store",), text))
         if self.seeds and self.sources:
             text = "the stores of seeds must be there: extract each by a job of its own"
