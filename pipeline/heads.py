@@ -23,6 +23,11 @@ from pipeline.views import Columns, Linear, Logits, Pooled, View
 
 ABSENT_BIAS = -1e30
 """Bias of a class without rows: never predicted, and still finite in log space."""
+WEIGHTS = (
+    "head: {weights: FILE}, or head: model, the final layer that is saved with features where the "
+    "job names it (model: {..., head: LAYER}, ff.tapped(model, ..., head=LAYER))"
+)
+"""Heads that are known, and where they come from."""
 
 
 class Head(Protocol):
@@ -53,7 +58,7 @@ class StoredHead:
             raise MissingInputError(
                 f"split {schema.split or '(in memory)'} stores no {self.field!r} (it has "
                 f"{', '.join(sorted(schema.arrays))}); choose head: lda, which is fitted on the "
-                "features, or head: {weights: FILE}"
+                f"features, or {WEIGHTS}"
             )
         Logits(self.field).shape(schema)
         return Logits(self.field)
@@ -194,7 +199,7 @@ def refuse_without_weights(head: Head, detector: str) -> None:
     if isinstance(head, StoredHead):
         raise ConfigError(
             f"{detector} needs the weights of the head, stored logits are not enough: choose "
-            "head: {weights: FILE} or head: lda"
+            f"{WEIGHTS}, or head: lda"
         )
 
 

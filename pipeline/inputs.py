@@ -20,7 +20,7 @@ from pipeline.engine import Job
 from pipeline.errors import ConfigError, DataError, MissingInputError
 from pipeline.heads import Head, HeadOf, LDAHead, LinearHead, ModelHead, StoredHead
 from pipeline.procedure import TRAIN, VAL, Detector
-from pipeline.store import ArraySplit, SavedHead
+from pipeline.store import ArraySplit, DeclaredSplit, SavedHead
 from pipeline.store.place import at, is_url
 from pipeline.views import POOLS, Linear, Pooled
 
@@ -137,6 +137,9 @@ def _saved_or_lda(schema: Schema, split: Split | None) -> Any:
 
 def _model_head(schema: Schema, split: Split | None) -> ModelHead:
     saved: SavedHead | None = getattr(split, "head", None)
+    if isinstance(split, DeclaredSplit):  # what one will be like: values are for no plan
+        (d,), k = Pooled().shape(schema), schema.classes
+        saved = SavedHead(np.zeros((k, d)), np.zeros(k), {})
     if saved is None:
         raise MissingInputError(
             f"head: model: no head is saved with {schema.split or 'these rows'}; extract them by a "

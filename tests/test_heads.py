@@ -6,7 +6,7 @@ from scipy import special
 import pipeline as ff
 from pipeline.content import Const
 from pipeline.errors import ConfigError, DataError, MissingInputError
-from pipeline.heads import LDAHead, LinearHead, StoredHead
+from pipeline.heads import LDAHead, LinearHead, StoredHead, refuse_without_weights
 from pipeline.procedure import Rows
 from pipeline.testing import Data, drive, labelled
 from pipeline.views import Linear, Logits, Pooled
@@ -179,3 +179,10 @@ def test_a_head_reads_the_features_that_its_detector_reads(options):
     fitted = ff.fit(options, data, head="lda", workers=1)
     (scores,) = ff.score(fitted, data).values()
     assert np.isfinite(scores).all()
+
+
+def test_what_lacks_weights_names_every_head_that_has_them():
+    with pytest.raises(ConfigError, match=r"weights: FILE.*head: model.*tapped\(.*head: lda"):
+        refuse_without_weights(StoredHead(), "vim")
+    with pytest.raises(MissingInputError, match=r"head: lda.*weights: FILE.*head: model"):
+        next(StoredHead("other").passes(labelled(rows=20).schema))

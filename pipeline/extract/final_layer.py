@@ -21,6 +21,7 @@ from pipeline.views import Pooled
 TOLERANCE = 1e-5
 """Largest difference of W h + b from the logits, relative to the largest logit, at least 1."""
 LOGITS = "logits"
+SHOWN = 4
 MODEL = ("model", "weights_sha256")
 """Attributes of features that name the model whose head is saved."""
 
@@ -38,17 +39,23 @@ def linear_called(network: Any, name: str) -> Any:
     try:
         layer = network.get_submodule(name)
     except AttributeError:
-        close = near_names(name, network)
+        close, linear = near_names(name, network), ", ".join(_linear_names(network)[-SHOWN:])
         raise UnknownNameError(
-            f"head: the model has no submodule {name!r}" + (f"; near names: {close}" * bool(close))
+            f"head: the model has no submodule {name!r}"
+            + (f"; near names: {close}" if close else "")
+            + f"; its last linear layers: {linear or 'none'}"
         ) from None
     if not isinstance(layer, torch.nn.Linear):
-        inner = [n for n, each in layer.named_modules() if isinstance(each, torch.nn.Linear)]
+        inner = _linear_names(layer)
         within = f"; linear layers in it: {', '.join(f'{name}.{n}' for n in inner)}" * bool(inner)
         raise ConfigError(
             f"head: {name} is a {type(layer).__name__}, expected a torch.nn.Linear{within}"
         )
     return layer
+
+
+def _linear_names(network: Any) -> list[str]:
+    return [n for n, each in network.named_modules() if isinstance(each, torch.nn.Linear)]
 
 
 def last_linear(network: Any, run: Callable[[], Any]) -> str:

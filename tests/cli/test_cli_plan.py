@@ -195,3 +195,10 @@ def test_what_is_missing_ends_with_4(cli, job, change, words):
     code, _, err = cli("plan", job, "--set", change)
     assert code == 4
     assert words in err
+
+
+def test_a_head_of_a_model_that_was_not_run_is_planned(cli, declared):
+    for detector in ("vim", "residual", "mcm", "energy"):
+        options = ("--set", "head=model", "--set", f"detectors=[{detector}]")
+        code, _, err = cli("plan", declared, *options)
+        assert code == 0, err

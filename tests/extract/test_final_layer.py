@@ -13,6 +13,7 @@ from pipeline.errors import (
     DataError,
     ExistsRefusedError,
     MissingInputError,
+    UnknownNameError,
 )
 from pipeline.extract.filling import extract_split
 from pipeline.extract.final_layer import checked
@@ -249,3 +250,9 @@ def test_the_same_call_twice_and_other_splits_keep_the_head(vit, tmp_path):
         extract_split(store, name, model, Pictures(), classes=K, batch_rows=7)
     assert store.head().weight.shape == (K, D)
     assert store.splits() == ("id/train", "id/test")
+
+
+def test_a_head_that_is_not_there_names_linear_layers():
+    net = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    with pytest.raises(UnknownNameError, match=r"no submodule 'classifier'; its last .*: 0, 2"):
+        tapped(net, {"features": "1"}, head="classifier")
