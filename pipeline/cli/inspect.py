@@ -13,6 +13,7 @@ from pipeline.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from pipeline.store.column import Finding
+    from pipeline.store.head import HeldHead
     from pipeline.store.survey import HeldSplit
 
 DAMAGED = 4
@@ -23,24 +24,29 @@ DAMAGED = 4
 @click.option("--verify", is_flag=True, help="Read everything and compare it with its checksums.")
 @common
 def inspect(terminal: Terminal, path: str, verify: bool) -> None:
-    """Show the splits and arrays of a store and which rows are missing; nothing is written.
+    """Show the splits, arrays and head of a store, and missing rows; nothing is written.
 
     STORE is a folder, or the URL of a place in an object store, such as s3://bucket/feats.zarr.
     With --verify every byte is read once. Exit 4 if anything is damaged, with all of the damage.
     """
     from pipeline.store import Store
+    from pipeline.store.head import HeldHead
     from pipeline.store.survey import HeldSplit, examine
 
     store = Store.open(path)
-    splits, findings = [], []
+    splits, findings, head = [], [], None
     for found in examine(store, verify):
         if isinstance(found, HeldSplit):
             splits.append(found)
             if verify:
                 terminal.say(f"verifying {found.name}: {found.rows:,} rows")
+        elif isinstance(found, HeldHead):
+            head = found
         else:
             findings.append(found)
     terminal.show(_held(splits) if splits else f"{path} holds no splits yet")
+    if head is not None:
+        terminal.show(_of_head(head))
     for finding in findings:
         terminal.show(_damage(finding))
     terminal.show(_verdict(splits, findings, verify))
@@ -50,6 +56,7 @@ def inspect(terminal: Terminal, path: str, verify: bool) -> None:
             "verified": verify,
             "complete": not any(split.missing for split in splits),
             "splits": [split.to_dict() for split in splits],
+            "head": head and vars(head),
             "findings": [{**vars(found), "remedy": found.remedy} for found in findings],
         }
     )
@@ -75,6 +82,16 @@ def _held(splits: list[HeldSplit]) -> Table:
                 array.compression,
             )  # fmt: skip
     return table
+
+
+def _of_head(head: HeldHead) -> str:
+    said = head.attributes
+    reads = f"{said.get('how') or 'mean'} of {said.get('field') or 'features'}"
+    of = "".join(f", {key} {said[key]}" for key in ("model", "weights_sha256") if key in said)
+    return (
+        f"head: weight {_shape(head.weight_shape)}, bias {_shape(head.bias_shape)}, {head.dtype}; "
+        f"reads {reads}{of}"
+    )
 
 
 def _shape(shape: tuple[int, ...]) -> str:

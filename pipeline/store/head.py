@@ -59,22 +59,45 @@ def write_head(
         disk.write_group(root / GROUP, said)
 
 
+@dataclass(frozen=True)
+class HeldHead:
+    """A saved head as its metadata tell of it."""
+
+    weight_shape: tuple[int, ...]
+    bias_shape: tuple[int, ...]
+    dtype: str
+    attributes: Mapping[str, Any]
+
+
+def survey_head(root: Any) -> HeldHead | None:
+    """Describe the head of the store at ``root`` without reading it; None where there is none."""
+    said = _attributes(root)
+    if said is None:
+        return None
+    weight, bias = (_opened(root, name) for name in (WEIGHT, BIAS))
+    return HeldHead(weight.shape, bias.shape, weight.dtype.name, said)
+
+
 def read_head(root: Any) -> SavedHead | None:
     """Return the head of the store at ``root``, or None; CorruptError where its bytes differ."""
     said = _attributes(root)
     if said is None:
         return None
-    try:
-        weight, bias = (
-            np.asarray(layout.open_array(root / GROUP / name, "r")[:]) for name in (WEIGHT, BIAS)
-        )
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CorruptError(f"{root}: the head cannot be read ({error})") from error
+    weight, bias = (_opened(root, name, slice(None)) for name in (WEIGHT, BIAS))
     if _digest(weight, bias) != said.pop(DIGEST, None):
         raise CorruptError(
             f"{root}: the head differs from what was written; restore it from a copy"
         )
     return SavedHead(weight, bias, said)
+
+
+def _opened(root: Any, name: str, rows: slice | None = None) -> Any:
+    """Return an array of the head, or rows of it."""
+    try:
+        found = layout.open_array(root / GROUP / name, "r")
+        return found if rows is None else np.asarray(found[rows])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CorruptError(f"{root}: the head cannot be read ({error})") from error
 
 
 def _attributes(root: Any) -> dict[str, Any] | None:

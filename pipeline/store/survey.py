@@ -12,6 +12,8 @@ from pipeline.store import disk, layout, manifest
 from pipeline.store.catalog import Store
 from pipeline.store.column import Finding
 from pipeline.store.declaration import Declaration
+from pipeline.store.head import GROUP as HEAD
+from pipeline.store.head import HeldHead, survey_head
 from pipeline.store.place import Place
 from pipeline.store.reader import StoredSplit
 
@@ -106,8 +108,8 @@ def _compression(directory: Place) -> str:
     return ", ".join(name for name in names if name not in ("bytes", "crc32c")) or "none"
 
 
-def examine(store: Store, verify: bool) -> Iterator[HeldSplit | Finding]:
-    """Yield every split and, where damage is found (all of it if ``verify``), the findings."""
+def examine(store: Store, verify: bool) -> Iterator[HeldSplit | HeldHead | Finding]:
+    """Yield every split, the head, and, of damage (all of it if ``verify``), the findings."""
     for name in store.splits():
         try:
             yield survey(store, name)
@@ -116,3 +118,10 @@ def examine(store: Store, verify: bool) -> Iterator[HeldSplit | Finding]:
         except (CorruptError, MissingInputError) as error:
             # Metadata: which rows it speaks of is what can no longer be known.
             yield Finding(name, "(metadata)", 0, 0, -1, str(store.path / name), str(error))
+    try:
+        if (head := survey_head(store.path)) is not None:
+            yield head
+            if verify:
+                store.head()
+    except CorruptError as error:
+        yield Finding("(all)", HEAD, 0, 0, -1, str(store.path / HEAD), str(error))

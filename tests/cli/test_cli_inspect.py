@@ -127,3 +127,22 @@ def test_what_is_not_a_store_ends_with_4(cli, tmp_path):
     code, out, err = cli("inspect", tmp_path / "none.zarr")
     assert (code, out) == (4, "")
     assert "is not there" in err
+
+
+def test_the_head_is_shown_and_its_damage_found(cli, store):
+    assert json.loads(cli("inspect", store.path, "--json").out)["head"] is None
+    store.write_head(
+        np.ones((3, 64), "f4"), np.zeros(3, "f4"),
+        {"how": "cls", "field": "cls", "model": "vit", "weights_sha256": "12ab"},
+    )  # fmt: skip
+    code, out, _ = cli("inspect", store.path)
+    said = "head: weight 3 x 64, bias 3, float32; reads cls of cls, model vit, weights_sha256 12ab"
+    assert code == 0
+    assert said in " ".join(out.split())
+    head = json.loads(cli("inspect", store.path, "--json").out)["head"]
+    assert (head["weight_shape"], head["attributes"]["model"]) == ([3, 64], "vit")
+    flip(next(path for path in (store.path / "head/weight/c").rglob("*") if path.is_file()))
+    assert cli("inspect", store.path).code == 0  # it is not read
+    code, out, _ = cli("inspect", store.path, "--verify")
+    assert code == 4
+    assert "damaged (all), head" in out
