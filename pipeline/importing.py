@@ -7,7 +7,6 @@ for that. Blocks that are committed stay as they are, so an import that was stop
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,21 +15,17 @@ import numpy as np
 
 from pipeline import stopping
 from pipeline.chunk import Block
-from pipeline.content import whole_number
-from pipeline.errors import ConfigError, ExistsRefusedError, MissingInputError
 from pipeline.store import Store, layout
 from pipeline.store.declaration import declare
 from pipeline.store.importers import origin
-from pipeline.store.importers.labelled import check_labels
 from pipeline.store.importers.linked import ChunkLinks, chunk_links
 from pipeline.store.importers.mapping import Target, Wanted
-from pipeline.store.importers.prepared import Prepared, prepare
+from pipeline.store.importers.prepared import Prepared
+from pipeline.store.importers.settled import Settled, Sources, place_of, settled
 from pipeline.store.importers.shards import Shards
 from pipeline.store.place import at
 from pipeline.store.repair import damaged_blocks
 from pipeline.store.writer import SplitWriter
-
-Sources = str | Path | Sequence[str | Path]
 
 
 class Progress(Protocol):
@@ -92,6 +87,7 @@ def import_split(
     scores: Mapping[str, str] | None = None,
     attributes: Mapping[str, Any] | None = None,
     resume: bool = False,
+    overwrite: bool = False,
     adopt: bool = False,
     progress: Progress | None = None,
     block_nbytes: int = layout.BLOCK_NBYTES,
@@ -111,8 +107,9 @@ def import_split(
     ``attributes`` are recorded beside where the rows came from.
 
     Memory is a few chunks, whatever the rows; a block is a whole number of them. ``resume`` goes
-    on with a split of the same files, and writes damaged blocks again. ``store`` is made where
-    there is none. ``adopt``: the chunk files of the array with the widest rows, where it is zarr of
+    on with a split of the same files, and writes damaged blocks again; ``overwrite`` removes a
+    split that is there first, once all was checked. ``store`` is made where there is none.
+    ``adopt``: the chunk files of the array with the widest rows, where it is zarr of
     format 3 that fits as it is, get a second name in the store instead of being copied; they are
     read once, for their checksums.
 
@@ -123,49 +120,43 @@ def import_split(
     Differs from reading with ``numpy.load(mmap_mode="r")``: no page is mapped, which would count as
     memory of this process.
     """
-    layout.check_split_name(split)
     told = progress or Silent()
-    there = _opened(store)
-    if there is not None and there.has(split) and not resume:
-        _refuse_existing(there, split)
-    wanted = Wanted(arrays, layouts or {}, _dtypes(dtype), scores or {})
-    found = prepare([files] if isinstance(files, (str, Path)) else list(files), wanted, labels)
     sizes = {"block_nbytes": block_nbytes, "chunk_nbytes": min(chunk_nbytes, block_nbytes)}
-    with closing(found):
-        said = {**(attributes or {}), **origin.attributes(found)}
-        return _import(store, there, split, found, classes, said, told, sizes, adopt)
+    wanted = Wanted(arrays, layouts or {}, _dtypes(dtype), scores or {})
+    layout.check_split_name(split)
+    with settled(
+        store, split, files, wanted, say=told.say, labels=labels, classes=classes,
+        attributes=attributes, resume=resume, overwrite=overwrite,
+    ) as found:  # fmt: skip
+        return _import(store, split, found, told, sizes, adopt)
 
 
 def _import(
     store: Store | str | Path,
-    there: Store | None,
     split: str,
-    found: Prepared,
-    classes: int | None,
-    attributes: Mapping[str, Any],
+    asked: Settled,
     told: Progress,
     sizes: dict[str, Any],
     adopt: bool,
 ) -> Imported:
-    known = there is not None and there.has(split)
-    count = _classes(there, classes, split, found)
-    check_labels(found.targets, count, split, told.say)
-    specs = {name: target.spec for name, target in found.targets.items()}
-    links, copied = chunk_links(found.targets, at(_place(store))) if adopt else (None, "")
+    found, specs, classes = asked.found, asked.specs, asked.classes
+    attributes = asked.attributes
+    links, copied = chunk_links(found.targets, at(place_of(store))) if adopt else (None, "")
     if links is not None:
         sizes = links.sizes(sizes["block_nbytes"])
-    declare(specs, classes=count, rows=found.rows, attributes=attributes, **sizes)
-    held = there or Store.create(_place(store))
+    declare(specs, classes=classes, rows=found.rows, attributes=attributes, **sizes)
+    held = asked.there or Store.create(place_of(store))
     with held.lock(split):
-        if known:
+        if asked.goes_on:
             writer = held.writer(split)
-            origin.check_same(held, split, attributes, writer.declared, specs, found.rows, count)
             damaged = _damaged(held, split, writer, told)
             if writer.missing() or damaged:
                 _check_files(found)
         else:
+            if held.has(split):
+                held.remove_split(split)
             writer = held.create_split(
-                split, specs, classes=count, rows=found.rows,
+                split, specs, classes=classes, rows=found.rows,
                 attributes={**attributes, layout.UNFINISHED: True}, **sizes,
             )  # fmt: skip
             damaged = []
@@ -173,14 +164,14 @@ def _import(
         if links is not None and (why := links.misfit(writer.declared, held.path / split)):
             links, copied = None, why
         _write(writer, waiting, {block.index for block in damaged}, found.targets, told, links)
-        origin.check_unchanged(found, attributes, split)
+        origin.check_unchanged(held, split, found, asked.stamps)
         if held.attributes(split).get(layout.UNFINISHED):
             held.finish(split)  # not before: rows of files that changed are no split
     return Imported(
-        store=str(_place(store)),
+        store=str(place_of(store)),
         split=split,
         rows=found.rows,
-        classes=count,
+        classes=classes,
         nbytes=found.nbytes,
         written=len(waiting),
         mended=len(damaged),
@@ -232,48 +223,8 @@ class BlockRows:
         return found
 
 
-def _opened(store: Store | str | Path) -> Store | None:
-    if isinstance(store, Store):
-        return store
-    try:
-        return Store.open(store)
-    except MissingInputError:
-        return None
-
-
-def _place(store: Store | str | Path) -> Any:
-    return store.path if isinstance(store, Store) else store
-
-
-def _refuse_existing(store: Store, split: str) -> None:
-    state = "it is complete"
-    if store.attributes(split).get(layout.UNFINISHED):
-        state = "it was never declared whole"
-    if missing := store.writer(split).missing():
-        state = f"{len(missing)} of its blocks are missing"
-    raise ExistsRefusedError(
-        f"{store.path} has a split {split} already, and {state}; go on with --resume (resume=True),"
-        " or name another split"
-    )
-
-
 def _dtypes(given: str | Mapping[str, str] | None) -> Mapping[str, str]:
     return {"": given} if isinstance(given, str) else given or {}
-
-
-def _classes(store: Store | None, given: int | None, split: str, found: Prepared) -> int:
-    if given is not None:
-        return whole_number(given, "classes", 0)
-    names = () if store is None else store.splits()
-    known = {store.writer(name).declared.classes for name in names if store is not None}
-    if len(known) == 1:
-        return known.pop()
-    seen = "" if not known else f"; the splits of the store have {sorted(known)}"
-    raise ConfigError(
-        f"{split}: say how many classes there are with --classes (classes=); 0 if there are none, "
-        f"{'and labels run from 0 on' if 'labels' in found.targets else 'as there are no labels'}"
-        f"{seen}"
-    )
 
 
 def _check_files(found: Prepared) -> None:

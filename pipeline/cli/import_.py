@@ -11,7 +11,7 @@ from rich.text import Text
 
 from pipeline.cli.options import common, progress_option
 from pipeline.cli.terminal import Terminal
-from pipeline.errors import ConfigError
+from pipeline.errors import ConfigError, FeatfoldError
 
 if TYPE_CHECKING:
     from pipeline.importing import Imported
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
               help="Number of classes; by default that of the store's other splits.")  # fmt: skip
 @click.option(
     "--labels", metavar="NAME|FILE|none",
-    help="An array of the files, or another file (FILE.npz/NAME, TABLE.csv/COLUMN). Below 0 is "
-    "out-of-distribution; splits ood/... need none.",
+    help="Integers (n,) from 0 to K-1: an array of the files, or FILE.npy, FILE.npz/NAME, "
+    "TABLE.csv/COLUMN (tsv, parquet). Without it, the array called labels. Below 0 (-1) is "
+    "out-of-distribution: id/train may have some, which fits leave out; other splits id/... may "
+    "not; splits ood/... have none else, and need no labels (none).",
 )  # fmt: skip
 @click.option(
     "--layout", "layouts", metavar="NAME=AXES", multiple=True,
@@ -51,10 +53,18 @@ if TYPE_CHECKING:
     "--block", "block_size", metavar="SIZE",
     help="Bytes of a block, the unit of writing and resuming; 500MB unless a split is resumed.",
 )  # fmt: skip
-@click.option("--peek", is_flag=True, help="Show what the files hold, and what it would become.")
+@click.option(
+    "--peek", is_flag=True,
+    help="Show what the files hold, what it would become, and why it would be refused, with the "
+    "exit code of that; rows other than labels are not read, and nothing is written.",
+)  # fmt: skip
 @click.option(
     "--resume", is_flag=True,
     help="Go on with a split of the same files; blocks that are damaged are written again.",
+)  # fmt: skip
+@click.option(
+    "--overwrite", is_flag=True,
+    help="Replace the split if it is there: its rows are removed once all was checked.",
 )  # fmt: skip
 @click.option(
     "--adopt", is_flag=True,
@@ -76,9 +86,10 @@ def import_(
     block_size: str | None,
     peek: bool,
     resume: bool,
+    overwrite: bool,
     adopt: bool,
     progress: bool,
-) -> None:
+) -> int:
     """Write what files hold into a split: block by block, bit for bit, in constant memory.
 
     SRC are files, folders and globs (in quotes), or NAME=SRC to call the one array of a file so.
@@ -93,9 +104,9 @@ def import_(
         "dtype": dict(_dtype(text) for text in dtypes),
         "scores": dict(_pair(text, "--scores", "NAME=SIGN") for text in scores),
     }
+    given: dict[str, Any] = {"classes": classes, "resume": resume, "overwrite": overwrite}
     if peek:
-        _show_peek(terminal, sources, options)
-        return
+        return _show_peek(terminal, sources, store, split, options, given)
     if store is None or split is None:
         raise ConfigError(
             "import needs --store STORE and --split NAME; or --peek, which writes none"
@@ -109,27 +120,45 @@ def import_(
             store,
             split,
             sources,
-            classes=classes,
-            resume=resume,
             adopt=adopt,
             progress=watched,
+            **given,
             **options,
         )
     _show_done(terminal, done)
+    return 0
 
 
-def _show_peek(terminal: Terminal, sources: Sequence[str], options: Mapping[str, Any]) -> None:
+def _show_peek(
+    terminal: Terminal,
+    sources: Sequence[str],
+    store: str | None,
+    split: str | None,
+    options: Mapping[str, Any],
+    given: Mapping[str, Any],
+) -> int:
+    """Show what an import would do, and say why it would be refused; return its exit code."""
     from pipeline.store.importers.mapping import Wanted
-    from pipeline.store.importers.peek import peek
+    from pipeline.store.importers.peek import seen
+    from pipeline.store.importers.settled import settled
 
     wanted = Wanted(options["arrays"], options["layouts"], options["dtype"], options["scores"])
-    seen, problem = peek(sources, wanted, options["labels"])
-    terminal.show(_table(seen))
-    for one in seen:
+    labels, code, problem = options["labels"], 0, ""
+    arrays = seen(sources, wanted, labels)
+    terminal.show(_table(arrays))
+    for one in arrays:
         if one.note:
             terminal.show(f"{one.found}: {one.note}")
+    try:
+        with settled(store, split or "", sources, wanted, say=terminal.say, labels=labels, **given):
+            pass
+    except FeatfoldError as error:
+        problem, code = str(error), error.exit_code
+    if not (store and split):
+        terminal.say("not checked without --store and --split: labels, classes and what is there")
     terminal.show(f"not yet: {problem}" if problem else "nothing was written")
-    terminal.emit({"arrays": [one.to_dict() for one in seen], "problem": problem})
+    terminal.emit({"arrays": [one.to_dict() for one in arrays], "problem": problem})
+    return code
 
 
 def _table(seen: Sequence[Seen]) -> Table:

@@ -15,7 +15,7 @@ from pipeline.errors import CorruptError, ExistsRefusedError, FeatfoldError, Mis
 from pipeline.store import disk, layout, manifest, object_lock, place
 from pipeline.store.declaration import Declaration, check_version, declare
 from pipeline.store.head import SavedHead, read_head, write_head
-from pipeline.store.names import read_names, write_names
+from pipeline.store.names import read_names, remove_names, write_names
 from pipeline.store.reader import StoredSplit, open_split
 from pipeline.store.writer import REPLACES, SplitWriter
 
@@ -120,6 +120,22 @@ class Store:
     def remove_block(self, name: str, index: int) -> Block:
         """Take a block of a split out for good: see :meth:`SplitWriter.remove`."""
         return self.writer(name).remove(index)
+
+    def remove_split(self, name: str) -> None:
+        """Take a split out for good, with its rows and their names; the others stay.
+
+        Killed, it leaves a split that lacks blocks, which another call removes.
+        """
+        declared, split = self._declared(name), self.path / name
+        with disk.told(f"the removal of {name}", self.path), disk.locked(self.path, name) as held:
+            held.check()
+            for index in manifest.indexes(split):  # first, as nothing counts without its record
+                disk.remove_tree(manifest.record_place(split, index))
+            remove_names(self.path, name)
+            for array in declared.arrays:
+                disk.remove_tree(split / array, ignore_errors=True)
+            disk.remove_tree(split / layout.MANIFEST)
+            disk.remove_tree(split)
 
     def writer(self, name: str) -> SplitWriter:
         """Return a writer that resumes, or appends to, an existing split."""

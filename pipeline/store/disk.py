@@ -161,7 +161,7 @@ def to_json(tree: Any) -> str:
 
 def locked(
     root: Place, name: str, timeout_seconds: float = LOCK_SECONDS
-) -> AbstractContextManager[object]:
+) -> AbstractContextManager[Any]:
     """Hold the lock of a split; the lock file lies beside the store, so zarr never meets it."""
     what = f"{root}, {name or 'the store'}"
     if isinstance(root, ObjectPlace):

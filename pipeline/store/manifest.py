@@ -82,7 +82,7 @@ def write_record(split: Place, record: Record, *, new: bool = False) -> None:
     the first is kept, and the other is refused unless it wrote the same rows.
     """
     try:
-        disk.write_group(_directory(split, record.index), asdict(record), new=new)
+        disk.write_group(record_place(split, record.index), asdict(record), new=new)
     except ExistsRefusedError:
         other = read_record(split, record.index)
         if other is not None and other.arrays == record.arrays:
@@ -97,7 +97,7 @@ def write_record(split: Place, record: Record, *, new: bool = False) -> None:
 
 def read_record(split: Place, index: int) -> Record | None:
     """Return the record of a block, or None if it was never written."""
-    directory = _directory(split, index)
+    directory = record_place(split, index)
     if is_local(directory):
         if not disk.is_group(directory):
             return None
@@ -175,5 +175,6 @@ def describe_rows(blocks: Iterable[Block]) -> str:
     return f"rows {shown}" + (f" and {len(spans) - 8} more ranges" if len(spans) > 8 else "")
 
 
-def _directory(split: Place, index: int) -> Place:
+def record_place(split: Place, index: int) -> Place:
+    """Return where the record of a block lies."""
     return split / layout.MANIFEST / f"{_BLOCK}{index:05d}"

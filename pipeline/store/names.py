@@ -61,6 +61,11 @@ def read_names(root: Any, split: str) -> list[str] | None:
     return [str(name) for name in json.loads(text.tobytes())]
 
 
+def remove_names(root: Any, split: str) -> None:
+    """Remove the names of a split, if it has some."""
+    disk.remove_tree(root.joinpath(GROUP, *split.split("/")), ignore_errors=True)
+
+
 def _between(root: Any, split: str) -> list[Any]:
     parts = split.split("/")
     return [root.joinpath(GROUP, *parts[:depth]) for depth in range(1, len(parts))]

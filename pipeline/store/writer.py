@@ -107,7 +107,7 @@ class SplitWriter:
         """
         with (
             disk.told(f"{self.name}, the removal of block {block_index}", self.root),
-            disk.locked(self.root, self.name),
+            disk.locked(self.root, self.name) as held,
         ):
             record = manifest.read_record(self._split, block_index)
             if record is None:
@@ -117,8 +117,11 @@ class SplitWriter:
                 )
             if not record.removed:
                 gone = manifest.Record.of(record.block, record.generation, {}, removed=True)
+                held.check()
                 manifest.write_record(self._split, gone)
-            for file in self._own_files(record.block):
+            files = list(self._own_files(record.block))
+            held.check()
+            for file in files:
                 file.unlink(missing_ok=True)
         return record.block
 

@@ -37,7 +37,7 @@ MAPPED = ("--map", "feat_list=features", "--layout", "features=NTD")
 def test_a_peek_shows_what_is_there_and_writes_nothing(cli, dumped, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     code, out, err = cli("import", dumped / "train_*.npz", "--peek")
-    assert code == 0, err
+    assert code == 2, err
     shown = " ".join(out.split())
     assert "feat_list 2 90 x 3 x 8 float32 8.4 KiB feat_list" in shown
     assert "label_list 2 90 int64 720 B label_list number int64" in shown
@@ -47,6 +47,8 @@ def test_a_peek_shows_what_is_there_and_writes_nothing(cli, dumped, tmp_path):
         "import", dumped / "train_*.npz", "--peek", "--json", *MAPPED, "--labels", "label_list",
         "--dtype", "float16",
     )  # fmt: skip
+    assert code == 0
+    assert "not checked without --store and --split" in err
     found = json.loads(out)
     assert found["problem"] == ""
     features = next(one for one in found["arrays"] if one["found"] == "feat_list")
@@ -58,6 +60,43 @@ def test_a_peek_shows_what_is_there_and_writes_nothing(cli, dumped, tmp_path):
     stored = {one["found"]: one["stored"] for one in found["arrays"]}
     assert stored == {"feat_list": "features", "label_list": "labels", "conf": "", "image_name": ""}
     assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        ([], 0, ""),
+        (["--store", "new.zarr", "--split", "id/test"], 0, ""),
+        (["--classes", "3"], 4, "labels must be below 3"),
+        (["--split", "id/train", "--classes", "3"], 4, "labels must be below 3"),
+        (["--split", "id/train"], 2, "say how many classes"),
+        (["--split", "train"], 2, "'train' is not the name of a split"),
+        (["--store", "new.zarr", "--split", "ood/far/x"], 4, "are below 0, got row 0: 0, row 1: 1"),
+        (["--store", "s.zarr", "--split", "id/train"], 2, "already, and it is complete"),
+        (["--store", "s.zarr", "--split", "id/train", "--resume"], 2, "begun with other files"),
+        (["--store", "s.zarr", "--split", "id/train", "--overwrite"], 0, ""),
+        (["--store", "s.zarr", "--split", "id/test", "--classes", "5"], 2, "id/train of the store"),
+        (["--store", "dump", "--split", "id/test"], 2, "exists and is not a featfold store"),
+        (["--store", "http://localhost/s", "--split", "id/test"], 2, "can only be read"),
+        (["--scores", "conf=up"], 2, "scores are one of"),
+        (["--labels", "none.npy"], 4, "is not there"),
+    ],
+)  # fmt: skip
+def test_a_peek_says_all_that_an_import_refuses(
+    cli, dumped, tmp_path, monkeypatch, options, code, message
+):
+    monkeypatch.chdir(tmp_path)
+    given = ("import", dumped / "test_*.npz", *MAPPED, "--labels", "label_list")
+    other = ("--store", "s.zarr", "--split", "id/train", "--classes", K)
+    assert cli("import", dumped / "train_*.npz", *MAPPED, *given[-2:], *other).code == 0
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    classes = [] if "--classes" in options or "id/train" in options else ["--classes", K]
+    peeked = cli(*given, *options, *classes, "--peek", "--json")
+    assert peeked.code == code, peeked.err
+    assert message in json.loads(peeked.out)["problem"]
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    if code and "--store" in options:
+        assert cli(*given, *options, *classes).code == code
 
 
 def test_a_job_over_imported_splits(cli, dumped, tmp_path, cache):

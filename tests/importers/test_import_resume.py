@@ -144,7 +144,7 @@ def test_files_that_change_meanwhile_are_told(folder):
         store.split("id/train")
     with pytest.raises(ExistsRefusedError, match="it was never declared whole"):
         ff.import_split(folder / "s.zarr", "id/train", sources, classes=K)
-    with pytest.raises(ExistsRefusedError, match="names, sizes and times"):
+    with pytest.raises(DataError, match="may be of both; replace it with --overwrite"):
         ff.import_split(folder / "s.zarr", "id/train", sources, classes=K, resume=True)
     with pytest.raises(IncompleteError):
         store.split("id/train")

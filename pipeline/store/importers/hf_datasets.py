@@ -39,11 +39,16 @@ class _Batches:
     starts: tuple[int, ...]
 
 
-class _Column:
-    """A column of a file, which is mapped for as long as a few megabytes of it are copied."""
+class _Columns:
+    """A column of a file, or several of one number a row side by side.
 
-    def __init__(self, path: Path, name: str, kind: RowType, batches: _Batches) -> None:
-        self.path, self.name, self.kind, self.batches = path, name, kind, batches
+    The file is mapped for as long as a few megabytes of it are copied.
+    """
+
+    def __init__(
+        self, path: Path, names: tuple[str, ...], kind: RowType, batches: _Batches
+    ) -> None:
+        self.path, self.names, self.kind, self.batches = path, names, kind, batches
 
     def fill(self, out: np.ndarray[Any, Any], start: int) -> None:
         pa = arrow.pyarrow(f"reading {self.path}", "hf")
@@ -53,23 +58,25 @@ class _Column:
         while at < stop:
             batch = bisect_right(starts, at) - 1
             end = min(stop, starts[batch + 1], at + step)
-            where = f"rows {at}-{end} of column {self.name!r}"
+            where = f"rows {at}-{end} of column {', '.join(map(repr, self.names[:3]))}"
             with told(self.path, pa.ArrowException, KeyError, where=where):
-                part = self._read(pa, batch, at - starts[batch], end - at)
-                out[at - start : end - start] = part
-                del part  # with it goes the mapped file
+                self._read(pa, out[at - start : end - start], batch, at - starts[batch])
             at = end
 
-    def _read(self, pa: Any, batch: int, first: int, rows: int) -> np.ndarray[Any, Any]:
+    def _read(self, pa: Any, out: np.ndarray[Any, Any], batch: int, first: int) -> None:
+        """Fill an array; the mapped file goes with what was cut from it."""
         with pa.memory_map(str(self.path)) as file:
             schema = _schema(pa, file, self.path)
             file.seek(self.batches.offsets[batch])
             found = pa.ipc.read_record_batch(pa.ipc.read_message(file), schema)
-        column = found.column(schema.get_field_index(self.name)).slice(first, rows)
-        what = f"{self.path}, column {self.name!r}"
         row = self.batches.starts[batch] + first
-        made = arrow.numbers(column, self.kind.lengths, what, row)
-        return made.reshape(rows, *self.kind.shape)
+        for index, name in enumerate(self.names):
+            column = found.column(schema.get_field_index(name)).slice(first, len(out))
+            made = arrow.numbers(column, self.kind.lengths, f"{self.path}, column {name!r}", row)
+            if len(self.names) == 1:
+                out[...] = made.reshape(out.shape)
+            else:
+                out[:, index] = made
 
     def close(self) -> None:
         """Nothing is held open."""
@@ -91,8 +98,8 @@ class _Table:
             batch = self._pa.ipc.read_record_batch(self._pa.ipc.read_message(file), self.fields)
             return batch.column(self.fields.get_field_index(name)).slice(0, 1)
 
-    def source(self, name: str, kind: RowType) -> _Column:
-        return _Column(self.path, name, kind, self.batches)
+    def source(self, names: tuple[str, ...], kind: RowType) -> _Columns:
+        return _Columns(self.path, names, kind, self.batches)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ GIVEN_BY_NAME = ("labels", "ids")
 """Arrays that are taken along when others are mapped: their names say what they are."""
 NO_SCORES = ("weights", *GIVEN_BY_NAME)
 SIGNS = ("higher-is-ood", "higher-is-id", "not-scores")
-MAP_IT = "no name of an array in a store; map it to one"
+MAP_IT = "no name of an array in a store; map it to one, as in --map '{found}=features'"
 _USUAL = {"logits": "K", "mask": "T"}
 _BFLOAT16_SIGN, _BFLOAT16_INFINITY = np.uint16(0x8000), 0x7F80
 
@@ -139,8 +139,13 @@ def selected(arrays: Mapping[str, Any], wanted: Wanted) -> tuple[dict[str, str],
     """
     unfit = {name: why for name, rows in arrays.items() if (why := _unfit(name, rows))}
     if wanted.arrays is None:
-        unfit |= {n: MAP_IT for n in arrays if n not in unfit and not re.fullmatch(layout.NAME, n)}
-        chosen = {name: name for name in arrays if name not in unfit}
+        asked = {*wanted.scores, *wanted.dtypes, *wanted.layouts}
+        for n in arrays.keys() - unfit.keys():
+            if not re.fullmatch(layout.NAME, n):
+                unfit[n] = MAP_IT.format(found=n)
+        chosen = {
+            n: n for n in arrays if n not in unfit and (n in asked or not wider_of(n, arrays))
+        }
     else:
         named = {name: name for name in (*GIVEN_BY_NAME, *wanted.scores) if name in arrays}
         taken = set(wanted.arrays.values())
@@ -155,8 +160,15 @@ def selected(arrays: Mapping[str, Any], wanted: Wanted) -> tuple[dict[str, str],
         for name in options:
             if name and name not in chosen:
                 raise ConfigError(f"{_no_array(name, chosen)}, of those that are imported")
-    left = {n: unfit.get(n, "not mapped") for n in arrays if n not in chosen.values()}
-    return chosen, left
+    left = [n for n in arrays if n not in chosen.values() and not wider_of(n, arrays)]
+    return chosen, {n: unfit.get(n, "not mapped") for n in left}
+
+
+def wider_of(name: str, arrays: Mapping[str, Any]) -> str:
+    """Return the array ``f*`` that ``f12`` is a column of, or nothing."""
+    wider = re.sub(r"\d+$", "*", name)
+    columns = getattr(arrays.get(wider), "columns", ())
+    return wider if name.rpartition("/")[2] in columns else ""
 
 
 def _no_array(name: str, there: Mapping[str, Any]) -> str:

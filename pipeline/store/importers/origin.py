@@ -12,14 +12,18 @@ import numpy as np
 
 from pipeline.chunk import ArraySpec
 from pipeline.errors import DataError, ExistsRefusedError
+from pipeline.store import disk, layout
 from pipeline.store.catalog import Store
-from pipeline.store.declaration import Declaration
 from pipeline.store.importers.mapping import SIGNS, Target
 from pipeline.store.importers.prepared import Prepared
 
 IMPORTED = "imported_from"
 SCORES = "scores"
 """Attribute that says of stored scores what high ones mean."""
+MIXED = "rows of files that changed"
+"""What is said in place of ``unfinished`` of a split that nothing can finish."""
+REPLACE = "replace it with --overwrite (overwrite=True), or name another split"
+Stamps = tuple[tuple[int, ...], ...]
 
 
 def attributes(found: Prepared) -> dict[str, Any]:
@@ -62,16 +66,21 @@ def check_same(
     store: Store,
     split: str,
     now: Mapping[str, Any],
-    declared: Declaration,
     specs: Mapping[str, ArraySpec],
     rows: int,
     classes: int,
 ) -> None:
     """Raise :class:`ExistsRefusedError` unless a split was begun with these files, alike."""
+    declared = store.writer(split).declared
     then = declared.attributes.get(IMPORTED)
     if not isinstance(then, Mapping):
         raise ExistsRefusedError(
-            f"{store.path}: split {split} was not imported from files; name another split"
+            f"{store.path}: split {split} was not imported from files; {REPLACE}"
+        )
+    if declared.attributes.get(layout.UNFINISHED) == MIXED:
+        raise DataError(
+            f"{store.path}: files changed while split {split} was imported from them, and its rows "
+            f"may be of both; {REPLACE}"
         )
     pairs = {
         "rows": (declared.rows, rows),
@@ -84,7 +93,7 @@ def check_same(
     if differing:
         raise ExistsRefusedError(
             f"{store.path}: split {split} was begun with other files or options (of "
-            f"{then.get('first')}): {'; '.join(differing)}; go on with those, or name another split"
+            f"{then.get('first')}): {'; '.join(differing)}; go on with those; or {REPLACE}"
         )
 
 
@@ -98,14 +107,33 @@ def _plain(specs: Mapping[str, ArraySpec]) -> dict[str, str]:
     }
 
 
-def check_unchanged(found: Prepared, before: Mapping[str, Any], split: str) -> None:
-    """Raise :class:`DataError` if a file changed since its rows were first looked at."""
-    try:
-        same = _identity(found.files)["sha256"] == before[IMPORTED]["sha256"]
-    except OSError:
-        same = False
-    if not same:
+def stamps(files: Sequence[Path]) -> Stamps:
+    """Return what tells files that changed, even if put back: nobody sets the ctime of a file."""
+    found = (file.stat() for file in files)
+    return tuple((s.st_nlink, s.st_ctime_ns, s.st_size, s.st_mtime_ns, s.st_ino) for s in found)
+
+
+def check_unchanged(store: Store, split: str, found: Prepared, before: Stamps) -> None:
+    """Raise :class:`DataError` if a file changed since its rows were first looked at.
+
+    The split is then marked, so that no import goes on with it.
+    """
+    changed = [str(f) for f, then in zip(found.files, before, strict=True) if _changed(f, then)]
+    if changed:
+        with disk.told(split, store.path), disk.locked(store.path, split):
+            attributes = disk.read_group(store.path / split)
+            disk.write_group(store.path / split, {**attributes, layout.UNFINISHED: MIXED})
         raise DataError(
-            f"{split}: files changed while they were imported ({before[IMPORTED]['first']} and "
-            "others); its rows may be of both: remove the split, and import again what lies still"
+            f"{split}: files changed while they were imported ({changed[0]}"
+            f"{f' and {len(changed) - 1} more' if changed[1:] else ''}); its rows may be of both: "
+            "import again what lies still, with --overwrite (overwrite=True)"
         )
+
+
+def _changed(file: Path, then: tuple[int, ...]) -> bool:
+    try:
+        (now,) = stamps([file])
+    except OSError:
+        return True
+    alone = then[0] == now[0] == 1  # another name for a file, or one less, changes its ctime
+    return then[1 if alone else 2 :] != now[1 if alone else 2 :]

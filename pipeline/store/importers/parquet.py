@@ -19,6 +19,8 @@ from pipeline.store.columns import PARQUET
 from pipeline.store.importers import Importer, Rows, has_suffix
 from pipeline.store.importers.arrow_columns import column_rows
 from pipeline.store.importers.faults import told
+from pipeline.store.importers.sliced import Source
+from pipeline.store.importers.wide_parquet import WideColumns
 
 BATCH_NBYTES = 4 * 2**20
 BATCH_ROWS = 65_536
@@ -96,8 +98,10 @@ class _Table:
         group = next(i for i in groups if self._file.metadata.row_group(i).num_rows)
         return next(self._file.iter_batches(1, row_groups=[group], columns=[name])).column(0)
 
-    def source(self, name: str, kind: RowType) -> _Column:
-        return _Column(self.path, name, kind)
+    def source(self, names: tuple[str, ...], kind: RowType) -> Source:
+        if len(names) > 1:
+            return WideColumns(self.path, names, kind)
+        return _Column(self.path, names[0], kind)
 
 
 def parquet_rows(path: Path) -> Mapping[str, Rows]:

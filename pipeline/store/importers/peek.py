@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from pipeline.errors import FeatfoldError
 from pipeline.store.importers import Unreadable, logical_dtype
-from pipeline.store.importers.mapping import Target, Wanted
-from pipeline.store.importers.prepared import LABELS, chosen_of, prepare, with_labels
-from pipeline.store.importers.shards import Shards, gather
+from pipeline.store.importers.mapping import Target, Wanted, wider_of
+from pipeline.store.importers.prepared import LABELS, chosen_of, with_labels
+from pipeline.store.importers.shards import Found, Shards, gather
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,8 @@ class Seen:
         return asdict(self)
 
 
-def peek(
-    sources: Sequence[str | Path], wanted: Wanted, labels: Any = None
-) -> tuple[list[Seen], str]:
-    """Return every array of the sources, and why they could not be imported so, if they could not.
+def seen(sources: Sequence[str | Path], wanted: Wanted, labels: Any = None) -> list[Seen]:
+    """Return every array of the sources, with what would become of it.
 
     Raises as :func:`pipeline.store.importers.shards.gather` for files that cannot be opened.
     """
@@ -48,22 +46,24 @@ def peek(
     try:
         given, _ = with_labels(found, labels)
         chosen, left_out = chosen_of(found, wanted, labels)
-    except FeatfoldError as error:
-        return [_seen(n, a, "", str(_why(a)), None) for n, a in found.arrays.items()], str(error)
+    except FeatfoldError:  # why is said by who imports
+        return [_seen(n, a, "", _why(a), None) for n, a in _shown(found)]
     stored_as: dict[str, list[str]] = {}
     for name, own in chosen.items():
         stored_as.setdefault(own, []).append(name)
-    seen = []
-    for own, rows in found.arrays.items():
+    told = []
+    for own, rows in _shown(found, chosen.values()):
         for name in stored_as.get(own, [""]):
-            seen.append(_would_be(own, rows, name, wanted, left_out.get(own, "")))
+            told.append(_would_be(own, rows, name, wanted, left_out.get(own, "")))
     if given is not None:
-        seen.append(_would_be(str(labels), given, LABELS, wanted, ""))
-    try:
-        prepare(sources, wanted, labels)
-    except FeatfoldError as error:
-        return seen, str(error)
-    return seen, ""
+        told.append(_would_be(str(labels), given, LABELS, wanted, ""))
+    return told
+
+
+def _shown(found: Found, chosen: Collection[str] = ()) -> list[tuple[str, Any]]:
+    """Return the arrays of files, without columns of a wider one that are not chosen themselves."""
+    arrays = found.arrays
+    return [(n, rows) for n, rows in arrays.items() if n in chosen or not wider_of(n, arrays)]
 
 
 def _would_be(own: str, rows: Any, name: str, wanted: Wanted, why: str) -> Seen:

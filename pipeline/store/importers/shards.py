@@ -49,6 +49,7 @@ class Shards:
         """The first row of each file, and the number of all rows."""
         self.shape = (self.starts[-1], *first.rows.shape[1:])
         self.dtype, self.logical_dtype = first.rows.dtype, logical_dtype(first.rows)
+        self.columns = _columns(first)
         self._last: Rows | None = None
 
     def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
@@ -206,7 +207,17 @@ def _renamed(arrays: Mapping[str, Rows], name: str, path: Path) -> Mapping[str, 
     return {name: next(iter(arrays.values()))}
 
 
+def _columns(part: Part) -> tuple[str, ...]:
+    """Return the names of the columns of a table that the rows of a part are."""
+    return tuple(getattr(part.rows, "columns", ()))
+
+
 def _check_alike(name: str, first: Part, part: Part) -> None:
+    if _columns(part) != _columns(first):
+        raise DataError(
+            f"{name}: {part.path} has columns {_columns(part)[0]} to {_columns(part)[-1]}, "
+            f"{first.path} has {_columns(first)[0]} to {_columns(first)[-1]}; expected the same"
+        )
     ours = (part.rows.shape[1:], logical_dtype(part.rows), part.rows.dtype)
     theirs = (first.rows.shape[1:], logical_dtype(first.rows), first.rows.dtype)
     if ours != theirs:

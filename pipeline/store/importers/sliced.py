@@ -30,14 +30,18 @@ class SlicedRows:
     """An array (n, ...) of a source: the ``Rows`` of an importer. Threads follow one another."""
 
     def __init__(
-        self, source: Source, shape: tuple[int, ...], dtype: np.dtype[Any], logical_dtype: str = ""
-    ) -> None:
+        self, source: Source, shape: tuple[int, ...], dtype: np.dtype[Any], logical_dtype: str = "",
+        columns: tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         self.source, self.shape, self.dtype = source, shape, dtype
         self.logical_dtype = logical_dtype or dtype.name
+        self.columns = columns
+        """Names of the columns of a table that lie side by side in these rows."""
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SlicedRows, (self.source, self.shape, self.dtype, self.logical_dtype)
+        own = (self.source, self.shape, self.dtype, self.logical_dtype, self.columns)
+        return SlicedRows, own
 
     def __getitem__(self, rows: slice) -> np.ndarray[Any, Any]:
         """Read rows."""
