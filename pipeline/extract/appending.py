@@ -154,6 +154,7 @@ class _Appended:
     def flush(self) -> None:
         """Append what is kept as one block."""
         if self._rows:
+            self._run.check_held()
             self._writer.append({name: rows[: self._rows] for name, rows in self._contents.items()})
         self._start, self._rows = self._start + self._rows, 0
 
@@ -275,6 +276,7 @@ def _write_again(store: Store, run: Pass, stream: Stream, wrong: list[Block]) ->
             part = {name: rows[first - position : last - position] for name, rows in found.items()}
             place(open_.setdefault(block.index, {}), part, block, first, run.split)
             if last == block.stop:
+                run.check_held()
                 writer.write(block.index, open_.pop(block.index), overwrite=True)
         position = stop
     if position < wrong[-1].stop:

@@ -102,7 +102,7 @@ def extract_split(
             work = _Work(store, run, rows, known, share, progress, say)
             return work.split(classes, told, then, options)
         _refuse_shares(name, rows, share, say)
-        with store.lock(name):
+        with store.lock(name) as run.held:
             done = append_rows(
                 store, run, rows, classes=classes, attributes=told, then=then,
                 verify=share.verify, progress=progress, options=options,
@@ -165,7 +165,7 @@ class _Work:
         specs = declare(outputs, self.run.extractor.description.layouts)
         begun = self.run.batch_rows if then is None else then.get(BATCH_ROWS)
         own = {} if begun is None else {BATCH_ROWS: begun}
-        with self.store.lock(name, self.share.part):
+        with self.store.lock(name, self.share.part) as self.run.held:
             writer = self.store.create_split(
                 name, specs, classes=classes, rows=rows, attributes={**attributes, **own},
                 exist_ok=True, **options,
@@ -202,8 +202,13 @@ class _Work:
         return batch, run.tensors(batch, 0)
 
     def _fill(self, writer: Any, blocks: list[Block], *, overwrite: bool = False) -> None:
-        """Write blocks; only those that are missing are counted as progress."""
-        progress = None if overwrite else self.progress
+        """Write blocks, as long as the split is held; only missing ones count as progress."""
+
+        def progress(done: int, rows: int) -> None:
+            self.run.check_held()
+            if self.progress is not None and not overwrite:
+                self.progress(done, rows)
+
         workers, client = min(self.share.workers, len(blocks)), self.share.client
         if not blocks or (client is None and workers < 2):
             fill_blocks(self.run, self.source, writer, blocks, progress, overwrite=overwrite)

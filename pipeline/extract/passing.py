@@ -67,6 +67,8 @@ class Pass:
         self, extractor: Extractor, manner: Manner, split: str, source: str, rows: int | None = None
     ) -> None:
         self.extractor, self.manner, self.split, self.source = extractor, manner, split, source
+        self.held: Any = None
+        """The lock of the split, for as long as this process fills it."""
         self.head: FinalLayer | None = None
         """The final layer of the model, once the first rows have shown what it reads."""
         self._looked = False
@@ -113,6 +115,11 @@ class Pass:
         if set(lengths.values()) != {count if rows is None else rows}:
             raise DataError(f"{where}: source {self.source!r} gave {lengths}")
         return batch
+
+    def check_held(self) -> None:
+        """Raise :class:`LockedError` where the lock of the split was lost meanwhile."""
+        if self.held is not None:
+            self.held.check()
 
     def _called(self, inputs: Any, rows: int) -> dict[str, torch.Tensor]:
         if not self._halves:
