@@ -68,9 +68,10 @@ def _stream(config: JobConfig, source: Source, model: Any, extractor: Any) -> Sp
         **manner.attributes,
         EXTRACTED_FROM: said_of(source),
     }
+    classes = config.classes or 0
     return source_stream(
-        Pass(extractor, manner, source.split, rows.name), rows,
-        classes=config.classes or 0, block_nbytes=config.block_nbytes, attributes=said,
+        Pass(extractor, manner, source.split, rows.name, classes=classes), rows,
+        classes=classes, block_nbytes=config.block_nbytes, attributes=said,
     )  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def extract_split(
     if then is not None and WEIGHTS not in then:
         told.pop(WEIGHTS, None)  # begun when a callable did not tell those of its modules
     _check_classes(store, name, told, classes)
-    run = Pass(extractor, manner, name, rows.name, (then or {}).get(BATCH_ROWS))
+    run = Pass(extractor, manner, name, rows.name, (then or {}).get(BATCH_ROWS), classes)
     with extractor.ready():
         if hasattr(rows, "read"):
             work = _Work(store, run, rows, known, share, progress, say)

@@ -17,6 +17,8 @@ from pipeline.extract.model import Extractor, bits, count_rows, integers
 from pipeline.extract.sources import Batch
 from pipeline.extract.token_layouts import mean_of_tokens
 from pipeline.pooled import STORED as POOLED
+from pipeline.store import layout
+from pipeline.store.importers.labelled import check_rows
 
 Contents = dict[str, NDArray[Any]]
 AUTO, AS_GIVEN, NONE, KEEP = "auto", "auto", "none", "keep"
@@ -27,6 +29,7 @@ DEVICE_ROWS = 512
 HALF = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 STORED = {**HALF, "float32": torch.float32}
 SHOWN = 5
+UNLABELLED = "have no row of the split bring a label (labelled: false)"
 
 
 @dataclass(frozen=True)
@@ -61,14 +64,25 @@ class Manner:
 
 
 class Pass:
-    """A model that is run over the rows of one split; ``batch_rows`` is what it settled on."""
+    """A model that is run over the rows of one split; ``batch_rows`` is what it settled on.
+
+    Labels are looked at where the number of ``classes`` is told: see :meth:`checked`.
+    """
 
     def __init__(
-        self, extractor: Extractor, manner: Manner, split: str, source: str, rows: int | None = None
+        self,
+        extractor: Extractor,
+        manner: Manner,
+        split: str,
+        source: str,
+        rows: int | None = None,
+        classes: int | None = None,
     ) -> None:
         self.extractor, self.manner, self.split, self.source = extractor, manner, split, source
         self.held: Any = None
         """The lock of the split, for as long as this process fills it."""
+        self._classes = classes
+        self._labelled: bool | None = None
         self.head: FinalLayer | None = None
         """The final layer of the model, once the first rows have shown what it reads."""
         self._looked = False
@@ -106,7 +120,11 @@ class Pass:
         return found | {"labels": batch.labels, "ids": batch.ids}
 
     def checked(self, given: Any, start: int, rows: int | None = None) -> Batch:
-        """Return a batch of a source with labels and ids that are integers, one for each row."""
+        """Return a batch of a source with labels and ids that are integers, one for each row.
+
+        Raises :class:`DataError` otherwise, and by row for labels that are not below the number of
+        classes, or below 0 beside others in a split of in-distribution rows that are scored.
+        """
         inputs, labels, ids = given
         count = count_rows(inputs)
         where = f"split {self.split} rows {start}-{start + (count if rows is None else rows)}"
@@ -114,7 +132,21 @@ class Pass:
         lengths = {"inputs": count, "labels": len(batch.labels), "ids": len(batch.ids)}
         if set(lengths.values()) != {count if rows is None else rows}:
             raise DataError(f"{where}: source {self.source!r} gave {lengths}")
+        if count and self._classes is not None:
+            self._check_labels(batch.labels, self._classes, start)
         return batch
+
+    def _check_labels(self, labels: NDArray[np.int64], classes: int, start: int) -> None:
+        """Have one rule for labels that are imported and extracted; none at all is one more way."""
+        layout.check_labels(labels, classes, self.split, start)
+        if self._labelled is None:
+            self._labelled = bool(labels[0] >= 0)
+        if layout.is_ood(self.split):
+            return
+        if self._labelled:
+            check_rows(labels, classes, self.split, start, UNLABELLED)
+        elif np.any(labels >= 0):  # rows before, the first one at least, have none
+            check_rows(np.full(1, -1), classes, self.split, 0, UNLABELLED)
 
     def check_held(self) -> None:
         """Raise :class:`LockedError` where the lock of the split was lost meanwhile."""

@@ -77,7 +77,9 @@ class Station:
                     "get the same; give weights, or seed what is random"
                 )
         self._writer = Store.open(task.store).writer(task.split)
-        self._run = Pass(extractor, task.manner, task.split, self._source.name)
+        classes = self._writer.declared.classes
+        self._run = Pass(extractor, task.manner, task.split, self._source.name, classes=classes)
+        self._run.checked(self._source.read(0, 1), 0, 1)  # whether rows have labels at all
 
     def ready(self) -> AbstractContextManager[None]:
         """Have the model on its device."""
