@@ -215,10 +215,10 @@ class Planned:
 
     def explain(self, rates: Calibration | None = None) -> str:
         """Return the table that ``featfold plan`` prints, with hours where rates are known."""
-        resources = self.resources
-        spans = self.spans(rates)
+        resources, spans = self.resources, self.spans(rates)
+        limits = resources.allowed_nbytes, spans, resources.device_nbytes
         lines = [
-            explain(self.passes, self.projections, self.pending, resources.allowed_nbytes, spans),
+            explain(self.passes, self.projections, self.pending, *limits),
             summary(self.passes, self.pending, spans),
             f"client: projected {human(self.client.nbytes)} of {human(self.client_allowed_nbytes)} "
             f"left to it: {parts_of(self.client)}",
@@ -237,7 +237,8 @@ class Planned:
 
     def check(self) -> None:
         """Raise :class:`~pipeline.errors.BudgetError` if a worker or the client would hold more."""
-        check(self.passes, self.projections, self.resources.allowed_nbytes)
+        resources = self.resources
+        check(self.passes, self.projections, resources.allowed_nbytes, resources.device_nbytes)
         check_client(self.client, self.client_allowed_nbytes)
 
     def to_dict(self, rates: Calibration | None = None) -> dict[str, Any]:
@@ -255,10 +256,10 @@ class Planned:
                 "outputs_nbytes": left.outputs_nbytes,
                 "groups": left.groups,
                 "banks_nbytes": left.banks_nbytes,
-                "projected_nbytes": projection.nbytes,
-                "parts": {part.name: part.nbytes for part in projection.parts},
+                "device": projection.device and projection.device.facts,
                 "seconds_expected": span and [span.least_seconds, span.most_seconds],
             }
+            | projection.facts
             for pass_, projection, left, span in zip(
                 self.passes, self.projections, self.pending, spans, strict=True
             )
@@ -267,11 +268,8 @@ class Planned:
             "cluster": self.resources.label,
             "workers": self.resources.workers,
             "allowed_nbytes": self.resources.allowed_nbytes,
-            "client": {
-                "projected_nbytes": self.client.nbytes,
-                "allowed_nbytes": self.client_allowed_nbytes,
-                "parts": {part.name: part.nbytes for part in self.client.parts},
-            },
+            "device_nbytes": self.resources.device_nbytes,
+            "client": {"allowed_nbytes": self.client_allowed_nbytes} | self.client.facts,
             "passes": passes,
         }
 

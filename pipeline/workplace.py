@@ -28,7 +28,6 @@ from pipeline.plan import (
     check,
     check_client,
     in_stripes,
-    project,
     project_client,
 )
 from pipeline.store import StoredSplit
@@ -45,14 +44,16 @@ def projected(passes: Sequence[Pass], resources: Resources) -> tuple[list[Projec
     """Return the memory that each pass needs per worker, and how far its reads must shrink.
 
     Threads share what this process holds already; processes start from what a fresh one needs.
-    Chunks are read in smaller steps before a plan is refused.
+    Chunks are read in smaller steps before a plan is refused, for the host or for its device.
     """
-    reserved = _reserved_nbytes(resources)
+    room = room_of(resources)
     for shrink in range(SHRINK_LIMIT + 1):
-        projections = [project(pass_, reserved, shrink) for pass_ in passes]
-        if all(p.nbytes <= resources.allowed_nbytes for p in projections):
+        projections = [room.projected(pass_, shrink) for pass_ in passes]
+        if all(map(room.fits, projections)):
             return projections, shrink
-    return [project(pass_, reserved) for pass_ in passes], 0
+    if all(p.nbytes <= room.allowed_nbytes for p in projections):
+        return projections, SHRINK_LIMIT  # a device is refused by the least that it would need
+    return [room.projected(pass_, 0) for pass_ in passes], 0
 
 
 def _reserved_nbytes(resources: Resources) -> int:
@@ -65,7 +66,9 @@ def _reserved_nbytes(resources: Resources) -> int:
 
 def room_of(resources: Resources) -> Room:
     """Return what a worker may hold of a pass before its statistics are cut into stripes."""
-    return Room(_reserved_nbytes(resources), resources.allowed_nbytes, SHRINK_LIMIT)
+    return Room(
+        _reserved_nbytes(resources), resources.allowed_nbytes, SHRINK_LIMIT, resources.device_nbytes
+    )
 
 
 def client_of(
@@ -135,7 +138,7 @@ def planned(
     room = room_of(resources)
     cut = [part for pass_ in passes for part in in_stripes(pass_, room.stripes(pass_))]
     projections, shrink = projected(cut, resources)
-    check(cut, projections, resources.allowed_nbytes)
+    check(cut, projections, resources.allowed_nbytes, resources.device_nbytes)
     check_client(*client_of(cut, projections, resources, outcomes))
     return resources, room, shrink
 

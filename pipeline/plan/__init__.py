@@ -6,6 +6,7 @@ from pipeline.plan.memory import Part as Part
 from pipeline.plan.memory import Projection as Projection
 from pipeline.plan.memory import project as project
 from pipeline.plan.memory import project_client as project_client
+from pipeline.plan.memory import project_device as project_device
 from pipeline.plan.passes import TASKS_LIMIT as TASKS_LIMIT
 from pipeline.plan.passes import WINDOW as WINDOW
 from pipeline.plan.passes import Pass as Pass

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pipeline.bank import BANK_LIMIT_NBYTES, group_nbytes, searches, streamed, waiting
@@ -14,10 +14,14 @@ from pipeline.fold import AnyStatistic, closure, grain_rows, group_of, row_nbyte
 from pipeline.plan.passes import WINDOW, Pass, Work, levels_in_a_task
 from pipeline.pooled import pools
 
+SLOTS = 3
+"""Buffers on their way to a device: one is read into, one is copied, one is computed with."""
 NARROWEST = 2**62
 """Asks for as many stripes as there are classes or positions."""
 SLACK_NBYTES = 8 * 2**20
 """How far what a worker holds before any work varies, and what is lost between its arrays."""
+DEVICE_SLACK_NBYTES = 40 * 2**20
+"""What libraries of linear algebra keep of a device's pool, and what is lost between its arrays."""
 KEPT_NBYTES = 32 * 2**20
 """Freed memory that an allocator keeps: that of arrays below this size."""
 TASK_NBYTES = 16 * 1024
@@ -42,25 +46,61 @@ class Projection:
     worst: AnyStatistic | None = None
     worst_nbytes: int = 0
     asked_by: tuple[str, ...] = ()
+    shrink: int = 0
+    """The rows that are read at once are halved so many times."""
+    device: Projection | None = None
+    """That of the device of a worker, where it has one."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of all parts."""
         return _total(self.parts)
 
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What ``plan --json`` says of it."""
+        return {
+            "projected_nbytes": self.nbytes,
+            "parts": {part.name: part.nbytes for part in self.parts},
+        }
 
-def project(pass_: Pass, reserved_nbytes: int, shrink: int = 0) -> Projection:
+
+def project(
+    pass_: Pass, reserved_nbytes: int, shrink: int = 0, *, on_device: bool = False
+) -> Projection:
     """Project the memory of a worker: the largest of the works of a pass, folding or merging.
 
     ``shrink`` halves the rows that are read at once. The worst statistic is the one whose states,
-    temporaries and views are largest by themselves.
+    temporaries and views are largest by themselves. Where rows are folded ``on_device``, the host
+    brings them there and merges what comes home; the projection of the device comes with it.
     """
-    parts = _heaviest(pass_.works, reserved_nbytes, shrink)
-    own = {s: _own_nbytes(s, work.split, shrink) for work in pass_.works for s in work.statistics}
+    each = [_project_work(work, reserved_nbytes, shrink, on_device) for work in pass_.works]
+    parts = max(each, key=_total, default=(Part("reserved", reserved_nbytes),))
+    found = _with_worst(pass_, parts, shrink, _merged_nbytes if on_device else _own_nbytes)
+    return replace(found, device=project_device(pass_, shrink)) if on_device else found
+
+
+def project_device(pass_: Pass, shrink: int = 0) -> Projection:
+    """Project the memory of the device of a worker, beside its context.
+
+    The largest of the works of a pass: the slots that rows arrive in, views, states, and the most
+    that one statistic takes to absorb rows or to close its state. Nothing is merged there.
+    """
+    each = [_project_fold(work, shrink) for work in pass_.works]
+    return _with_worst(pass_, max(each, key=_total, default=()), shrink, _folded_nbytes)
+
+
+def _with_worst(
+    pass_: Pass,
+    parts: tuple[Part, ...],
+    shrink: int,
+    own_nbytes: Callable[[AnyStatistic, Split, int], int],
+) -> Projection:
+    own = {s: own_nbytes(s, work.split, shrink) for work in pass_.works for s in work.statistics}
     worst = max(own, key=own.__getitem__, default=None)
     if worst is None:
-        return Projection(parts)
-    return Projection(parts, worst, own[worst], pass_.asked_by.get(worst, ()))
+        return Projection(parts, shrink=shrink)
+    return Projection(parts, worst, own[worst], pass_.asked_by.get(worst, ()), shrink)
 
 
 def project_client(
@@ -163,28 +203,20 @@ def _sum_of_states(work: Work) -> int:
     return sum(s.state_nbytes(work.split.schema) for s in work.statistics)
 
 
-def _heaviest(works: Sequence[Work], reserved_nbytes: int, shrink: int) -> tuple[Part, ...]:
-    each = [_project_work(work, reserved_nbytes, shrink) for work in works]
-    return max(each, key=_total, default=(Part("reserved", reserved_nbytes),))
-
-
 def _total(parts: Sequence[Part]) -> int:
     return sum(part.nbytes for part in parts)
 
 
-def _project_work(work: Work, reserved_nbytes: int, shrink: int) -> tuple[Part, ...]:
+def _project_work(
+    work: Work, reserved_nbytes: int, shrink: int, on_device: bool
+) -> tuple[Part, ...]:
     split, schema = work.split, work.split.schema
-    step_rows = step_of(split, work.statistics, shrink)
     sizes = [s.state_nbytes(schema) for s in work.statistics]
-    fold_work = max((_work_nbytes(s, split) for s in work.statistics), default=0)
-    views = _views_nbytes(work, shrink)
-    held = sum(_held_nbytes(s, split, _rows_at_once(s, work, shrink)) for s in work.statistics)
     folding = (
         # While a task folds a run of blocks, a node of each level waits.
         Part("states", sum(sizes) * (1 + levels_in_a_task(work))),
-        Part("chunk", split.reading_nbytes(work.fields, step_rows)),
-        Part("views", views + held),
-        Part("work", fold_work),
+        Part("chunk", split.reading_nbytes(work.fields, step_of(split, work.statistics, shrink))),
+        *(_feeding(work, shrink) if on_device else _computing(work, shrink)),
         Part("outputs", _outputs_nbytes(work)),
     )
     # A merge holds two partials of one statistic and their merge, beside what the allocator has not
@@ -200,13 +232,63 @@ def _project_work(work: Work, reserved_nbytes: int, shrink: int) -> tuple[Part, 
     )
 
 
-def _outputs_nbytes(work: Work) -> int:
-    """Bytes of the tables of a block, the pooled copies that a pass keeps among them."""
+def _project_fold(work: Work, shrink: int) -> tuple[Part, ...]:
+    """Return what the device of a worker holds while it folds a block."""
+    sizes = [s.state_nbytes(work.split.schema) for s in work.statistics]
+    views, folding = _computing(work, shrink)
+    closing = max((_closing_nbytes(s, work.split) for s in work.statistics), default=0)
+    constants = set(constants_in((work.statistics, work.rows)))
+    return (
+        Part("slack", DEVICE_SLACK_NBYTES),
+        Part("constants", sum(math.prod(c.shape) * c.dtype.itemsize for c in constants)),
+        Part("slots", _slots_nbytes(work, shrink)),
+        Part("states", sum(sizes)),
+        views,
+        Part("work", max(folding.nbytes, closing)),
+    )
+
+
+def _computing(work: Work, shrink: int) -> tuple[Part, Part]:
+    """Return the views of a step, with rows that wait for a grain, and the largest temporaries."""
     split = work.split
+    held = sum(_held_nbytes(s, split, _rows_at_once(s, work, shrink)) for s in work.statistics)
+    folding = max((_work_nbytes(s, split) for s in work.statistics), default=0)
+    return Part("views", _views_nbytes(work, shrink) + held), Part("work", folding)
+
+
+def _feeding(work: Work, shrink: int) -> tuple[Part, ...]:
+    """Return what a host holds of rows on their way to a device, of tiles of banks, of tables."""
+    requests: tuple[Any, ...] = (*work.statistics, *work.rows)
+    banks = [view.bank for view in searches(waiting(requests))]  # type: ignore[attr-defined]
+    rows = _rows_of_a_step(work, shrink)
+    return (
+        Part("pinned", _slots_nbytes(work, shrink)),
+        Part("banks", max((bank.reading_nbytes for bank in banks), default=0)),
+        Part("tables", 8 * rows * max(_table_widths(work), default=0)),
+    )
+
+
+def _slots_nbytes(work: Work, shrink: int) -> int:
+    """Bytes of the slots in which steps of rows wait, on the host as on the device."""
+    rows = _rows_of_a_step(work, shrink)
+    specs = (work.split.schema.arrays[name] for name in work.fields)
+    return SLOTS * rows * sum(math.prod(spec.shape) * spec.memory_dtype.itemsize for spec in specs)
+
+
+def _rows_of_a_step(work: Work, shrink: int) -> int:
+    return min(step_of(work.split, work.statistics, shrink), _block_rows(work.split))
+
+
+def _outputs_nbytes(work: Work) -> int:
+    """Bytes of the tables of a block."""
+    return 8 * _block_rows(work.split) * sum(_table_widths(work))
+
+
+def _table_widths(work: Work) -> list[int]:
+    """Return the numbers in a row of each table, the pooled copies that a pass keeps among them."""
     views = [view for statistic in work.statistics for view in statistic.views]
-    tables = [table for table, _ in pools(views, split)]
-    widths = [math.prod(table.view.shape(split.schema)) for table in (*work.rows, *tables)]
-    return 8 * _block_rows(split) * sum(widths)
+    tables = [table for table, _ in pools(views, work.split)]
+    return [math.prod(table.view.shape(work.split.schema)) for table in (*work.rows, *tables)]
 
 
 def _constants_nbytes(work: Work) -> int:
@@ -218,11 +300,25 @@ def _constants_nbytes(work: Work) -> int:
 
 def _own_nbytes(statistic: AnyStatistic, split: Split, shrink: int) -> int:
     """Bytes that a statistic needs by itself, apart from reading."""
-    alone = Work(split, (statistic,))
-    views = _views_nbytes(alone, shrink)
-    rows = _rows_at_once(statistic, alone, shrink)
-    own = _work_nbytes(statistic, split) + _held_nbytes(statistic, split, rows)
-    return 3 * statistic.state_nbytes(split.schema) + own + views
+    parts = _computing(Work(split, (statistic,)), shrink)
+    return 3 * statistic.state_nbytes(split.schema) + _total(parts)
+
+
+def _folded_nbytes(statistic: AnyStatistic, split: Split, shrink: int) -> int:
+    """Bytes that a statistic needs by itself on a device: its state, and to fold or to close it."""
+    views, work = _computing(Work(split, (statistic,)), shrink)
+    state = statistic.state_nbytes(split.schema)
+    return state + max(views.nbytes + work.nbytes, _closing_nbytes(statistic, split))
+
+
+def _merged_nbytes(statistic: AnyStatistic, split: Split, shrink: int) -> int:
+    """Bytes that a statistic needs by itself where it is merged only."""
+    return 3 * statistic.state_nbytes(split.schema) + statistic.work_nbytes(split.schema, 0)
+
+
+def _closing_nbytes(statistic: AnyStatistic, split: Split) -> int:
+    """Bytes of a closed state, beside the open one it is made of."""
+    return statistic.state_nbytes(split.schema) + statistic.work_nbytes(split.schema, 0)
 
 
 def _views_nbytes(work: Work, shrink: int) -> int:

@@ -3,34 +3,70 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 
+from pipeline.content import replaced
 from pipeline.errors import BudgetError
 from pipeline.fold import AnyStatistic
-from pipeline.plan.memory import Projection, project
+from pipeline.plan.memory import Projection, project, project_device
 from pipeline.plan.passes import Pass, describe, human
 from pipeline.plan.stripes import narrowed
 from pipeline.plan.table import parts_of
 from pipeline.procedure import Rows
+from pipeline.statistics import ClassMoments
+from pipeline.views import Pooled, tokens_of
 
 KNOBS = 3
 
 
-def check(passes: Sequence[Pass], projections: Sequence[Projection], allowed_nbytes: int) -> None:
-    """Raise :class:`BudgetError` for the heaviest pass if a worker could not hold it.
+@dataclass(frozen=True)
+class _Side:
+    """The memory of a worker that is checked: that of its host, or of its device."""
+
+    where: str
+    option: str
+    project: Callable[[Pass], Projection]
+    allowed_nbytes: int
+    on_device: bool = False
+
+
+def check(
+    passes: Sequence[Pass],
+    projections: Sequence[Projection],
+    allowed_nbytes: int,
+    device_nbytes: int | None = None,
+) -> None:
+    """Raise :class:`BudgetError` for the heaviest pass if a worker, or its device, cannot hold it.
 
     The message names the worst statistic, who asked for it, and up to three knobs that fix it.
     """
-    pairs = zip(passes, projections, strict=True)
-    heaviest = max(pairs, key=lambda pair: pair[1].nbytes, default=None)
-    if heaviest is None or heaviest[1].nbytes <= allowed_nbytes:
+    if not projections:
         return
+    first = projections[0]
+    reserved, shrink = first.parts[0].nbytes, first.shrink
+
+    def of_host(pass_: Pass) -> Projection:
+        return project(pass_, reserved, shrink, on_device=first.device is not None)
+
+    _check(passes, projections, _Side("per worker", "--memory", of_host, allowed_nbytes))
+    devices = [projection.device for projection in projections if projection.device is not None]
+    if devices and device_nbytes is not None:
+        where = "on the device of each worker"
+        of_device = partial(project_device, shrink=shrink)
+        _check(passes, devices, _Side(where, "--device-memory", of_device, device_nbytes, True))
+
+
+def _check(passes: Sequence[Pass], projections: Sequence[Projection], side: _Side) -> None:
+    heaviest = max(zip(passes, projections, strict=True), key=lambda pair: pair[1].nbytes)
     pass_, projection = heaviest
+    if projection.nbytes <= side.allowed_nbytes:
+        return
     narrow = narrowed(pass_)
     if narrow.works != pass_.works:  # what must fit is the narrowest stripe
-        pass_, projection = narrow, project(narrow, projection.parts[0].nbytes)
-    raise BudgetError(_refusal(pass_, projection, allowed_nbytes))
+        pass_, projection = narrow, side.project(narrow)
+    raise BudgetError(_refusal(pass_, projection, side))
 
 
 def check_client(client: Projection, allowed_nbytes: int) -> None:
@@ -57,43 +93,60 @@ def _parts(projection: Projection) -> list[str]:
     return lines
 
 
-def _refusal(pass_: Pass, projection: Projection, allowed_nbytes: int) -> str:
+def _refusal(pass_: Pass, projection: Projection, side: _Side) -> str:
     lines = [
-        f"refused before reading: {pass_.name} needs {human(projection.nbytes)} per worker, "
-        f"{human(allowed_nbytes)} are allowed",
+        f"refused before reading: {pass_.name} needs {human(projection.nbytes)} {side.where}, "
+        f"{human(side.allowed_nbytes)} are allowed",
         *_parts(projection),
     ]
-    knobs = _knobs(pass_, projection, allowed_nbytes)[:KNOBS]
+    knobs = _knobs(pass_, projection, side)[:KNOBS]
     lines.append("  any of these fixes it:" if len(knobs) > 1 else "  what fixes it:")
     lines += [f"    {knob}" for knob in knobs]
     return "\n".join(lines)
 
 
-def _knobs(pass_: Pass, projection: Projection, allowed_nbytes: int) -> list[str]:
+def _knobs(pass_: Pass, projection: Projection, side: _Side) -> list[str]:
     """Return remedies that are enough by the same projection, the cheapest first."""
     knobs = []
-    if leave := _leaving_out(pass_, projection, allowed_nbytes):
+    if leave := _leaving_out(pass_, projection, side):
         knobs.append(f"leave out {', '.join(leave)}")
     chunk = next((part.nbytes for part in projection.parts if part.name == "chunk"), 0)
-    excess = projection.nbytes - allowed_nbytes
+    excess = projection.nbytes - side.allowed_nbytes
     if excess < chunk:
         rows = max(1, pass_.works[0].split.chunk_rows * (chunk - excess) // (2 * chunk))
         knobs.append(f"store the features in chunks of {rows} rows")
+    if side.on_device and (names := _pooling(pass_, side)):
+        knobs.append(f"pool: mean for {', '.join(names)}")
     step = 50 * 2**20
-    return [*knobs, f"--memory {math.ceil(projection.nbytes / step) * step // 2**20}MiB"]
+    return [*knobs, f"{side.option} {math.ceil(projection.nbytes / step) * step // 2**20}MiB"]
 
 
-def _leaving_out(pass_: Pass, projection: Projection, allowed_nbytes: int) -> list[str]:
+def _leaving_out(pass_: Pass, projection: Projection, side: _Side) -> list[str]:
     """Return whom the pass would fit without, worst first; nobody if that leaves nobody."""
     everybody = {name for names in pass_.asked_by.values() for name in names}
-    reserved = projection.parts[0].nbytes
     left: dict[str, None] = {}
-    while projection.nbytes > allowed_nbytes and projection.asked_by:
+    while projection.nbytes > side.allowed_nbytes and projection.asked_by:
         left |= dict.fromkeys(projection.asked_by)
         pass_ = _without(pass_, left)
-        projection = project(pass_, reserved)
-    enough = projection.nbytes <= allowed_nbytes and left.keys() < everybody
+        projection = side.project(pass_)
+    enough = projection.nbytes <= side.allowed_nbytes and left.keys() < everybody
     return list(left) if enough else []
+
+
+def _pooling(pass_: Pass, side: _Side) -> list[str]:
+    """Return whose tokens would fit pooled; nobody where that is not enough."""
+    names: dict[str, None] = {}
+
+    def pooled(statistic: AnyStatistic) -> AnyStatistic:
+        tokens = tokens_of(statistic.of) if isinstance(statistic, ClassMoments) else None
+        if tokens is None:
+            return statistic
+        names.update(dict.fromkeys(pass_.asked_by.get(statistic, ())))
+        return replaced(statistic, of=Pooled("mean", tokens.field))
+
+    works = [replace(w, statistics=tuple(map(pooled, w.statistics))) for w in pass_.works]
+    fits = side.project(replace(pass_, works=tuple(works))).nbytes <= side.allowed_nbytes
+    return list(names) if fits else []
 
 
 def _without(pass_: Pass, names: Collection[str]) -> Pass:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from pipeline.chunk import Schema
 from pipeline.fold import AnyStatistic
-from pipeline.plan.memory import NARROWEST, project
+from pipeline.plan.memory import NARROWEST, Projection, project
 from pipeline.plan.passes import Pass
 
 Pieces = tuple[AnyStatistic, ...]
@@ -28,6 +28,8 @@ class Room:
     allowed_nbytes: int
     shrink: int = 0
     """Chunks may be read in 2^shrink steps before anything is cut: that costs no reads."""
+    device_nbytes: int | None = None
+    """What its device may hold; None where it has none."""
 
     def stripes(self, pass_: Pass) -> Stripes:
         """Return the fewest pieces that make a pass fit; none where it fits, or nothing helps."""
@@ -55,7 +57,19 @@ class Room:
 
     def holds(self, pass_: Pass) -> bool:
         """Tell whether a worker could hold a pass."""
-        return project(pass_, self.reserved_nbytes, self.shrink).nbytes <= self.allowed_nbytes
+        return self.fits(self.projected(pass_, self.shrink))
+
+    def projected(self, pass_: Pass, shrink: int) -> Projection:
+        """Return the memory of a worker, and of its device."""
+        on_device = self.device_nbytes is not None
+        return project(pass_, self.reserved_nbytes, shrink, on_device=on_device)
+
+    def fits(self, projection: Projection) -> bool:
+        """Tell whether a projection, and that of the device with it, is within what is allowed."""
+        device = projection.device
+        return projection.nbytes <= self.allowed_nbytes and (
+            device is None or self.device_nbytes is None or device.nbytes <= self.device_nbytes
+        )
 
 
 def _fits_with(

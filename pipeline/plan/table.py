@@ -21,6 +21,7 @@ def explain(
     pending: Sequence[Pending],
     allowed_nbytes: int,
     spans: Sequence[Span | None] = (),
+    device_nbytes: int | None = None,
 ) -> str:
     """Return what ``featfold plan`` prints of every pass."""
     lines: list[str] = []
@@ -35,6 +36,11 @@ def explain(
             f"  memory: projected {human(projection.nbytes)} per worker of "
             f"{human(allowed_nbytes)} allowed: {parts_of(projection)}"
         ]
+        if projection.device is not None and device_nbytes is not None:
+            lines += [
+                f"  device: projected {human(projection.device.nbytes)} of "
+                f"{human(device_nbytes)} allowed: {parts_of(projection.device)}"
+            ]
         lines += [f"  {w.split.name}: {', '.join(sorted(w.fields)) or 'nothing'}"
                   for w in pass_.works]  # fmt: skip
         lines += _statistic_lines(pass_)
