@@ -156,9 +156,9 @@ class Chunk:
             self._memo[key] = compute()
         return self._memo[key]
 
-    def move(self, place: arrays.Place, arena: Arena) -> None:
-        """Bring the arrays to where a worker computes, with its scratch buffers."""
-        self.arrays = {name: place.put(array) for name, array in self.arrays.items()}
+    def move(self, contents: Mapping[str, Array], arena: Arena) -> None:
+        """Take the arrays as they are where a worker computes, with its scratch buffers."""
+        self.arrays = dict(contents)
         self._arena = arena
 
     def scratch(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:

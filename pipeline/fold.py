@@ -21,6 +21,7 @@ from pipeline.arrays import HOST, Array, Place
 from pipeline.bank import group_rows, held, streamed, waiting
 from pipeline.chunk import IS_OOD, Arena, Block, Chunk, Schema, Split
 from pipeline.errors import DataError, FeatfoldError
+from pipeline.feeding import fed
 from pipeline.gather import gathers
 from pipeline.procedure import Rows
 from pipeline.statistics import Statistic
@@ -93,10 +94,10 @@ def fold(
     read_nbytes = read_rows = 0
     step = step_of(split, statistics, shrink)
     step_rows = None if step == split.chunk_rows else step
-    for chunk in split.read(block, fields_read(split, statistics, rows), step_rows):
+    chunks = split.read(block, fields_read(split, statistics, rows), step_rows)
+    for chunk in fed(chunks, place, arena, ahead=not getattr(split, "in_turn", False)):
         read_nbytes += arrays.nbytes(chunk.arrays)
         read_rows += chunk.rows
-        chunk.move(place, arena)
         with _quietly(chunk):
             for member in checked:
                 member.check(chunk)

@@ -53,11 +53,16 @@ def like(host: np.ndarray[Any, Any], x: Array) -> Array:
 class Place:
     """Where the arrays of a worker live: a library and one of its devices.
 
-    :meth:`put` is the one place where data moves to a device.
+    :meth:`put` moves one array, and waits for it; :mod:`pipeline.feeding` moves chunks ahead.
     """
 
     library: str = "numpy"
     device: str = ""
+
+    @property
+    def on_device(self) -> bool:
+        """Whether arrays live elsewhere than in the memory of the host."""
+        return self.library != "numpy"
 
     def put(self, host: np.ndarray[Any, Any]) -> Array:
         """Return ``host`` as an array of this place."""
@@ -70,7 +75,7 @@ class Place:
 
 
 HOST = Place()
-_NAMESPACES = {"torch": "array_api_compat.torch"}
+_NAMESPACES = {"cupy": "array_api_compat.cupy", "torch": "array_api_compat.torch"}
 
 
 def gpu_place() -> Place | None:
@@ -133,17 +138,6 @@ def map_arrays(function: Callable[[Array], Array], tree: Any) -> Any:
     if isinstance(tree, (tuple, list)):
         return type(tree)(map_arrays(function, value) for value in tree)
     return function(tree) if is_array(tree) else tree
-
-
-def cap_pools(limit_nbytes: int) -> None:
-    """Cap the device memory pools of the array libraries that are already loaded."""
-    cupy = sys.modules.get("cupy")
-    if cupy is not None:
-        cupy.get_default_memory_pool().set_limit(size=limit_nbytes)
-    torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_nbytes / total))
 
 
 def versions(

@@ -138,6 +138,9 @@ def _heeding(pieces: Pieces) -> Pieces:
 class _Passing:
     """A block of a stream that is on its way, as a split that can be read."""
 
+    in_turn = True
+    """Whether rows must be read by the thread that folds them: a model may make them there."""
+
     def __init__(self, split: Split, pieces: Pieces) -> None:
         self.split, self.pieces = split, pieces
         self.following: Block | None = None
