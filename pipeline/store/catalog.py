@@ -39,6 +39,10 @@ class Store:
         is removed when the first block of the new one is committed, not before.
         """
         root = place.at(path)
+        if isinstance(root, place.ObjectPlace):
+            root.check_writable()
+            if not disk.is_group(root):  # who made it was told already
+                object_lock.check_service(root)
         with disk.told(root.name, root.parent):
             disk.make(root.parent)
             replaced: list[str] = []

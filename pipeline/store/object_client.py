@@ -7,6 +7,7 @@ Certificates are always verified; a plain connection to S3 needs AWS_ALLOW_HTTP 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -27,9 +28,14 @@ from pipeline.errors import (
 PATIENCE_SECONDS = 120.0
 """How long a service that fails, or cannot be reached, is asked again."""
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 5.0
+TOLD_SECONDS = 60.0
+"""For how long it is not said again that a service is waited for."""
+_LOG = logging.getLogger(__name__)
+_TOLD: dict[str, float] = {}
+"""When that was said last, by bucket."""
 _TIMEOUTS = {"connect_timeout": "5s", "read_timeout": "60s", "timeout": "30m"}
 _OWN_RETRIES = {
-    "max_retries": 3,
+    "max_retries": 1,  # more of them would keep silent of a service that does not answer
     "retry_timeout": timedelta(seconds=30),
     "backoff": {
         "init_backoff": timedelta(milliseconds=50),
@@ -40,6 +46,12 @@ _OWN_RETRIES = {
 """What the client does by itself, within one of our tries."""
 _PLAIN = {"s3": "AWS_ALLOW_HTTP", "gs": "GOOGLE_ALLOW_HTTP", "az": "AZURE_ALLOW_HTTP"}
 """What allows a service without TLS, such as one in the same rack."""
+_ENDPOINTS = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+"""What names a service other than that of the provider."""
 _TRUE = ("1", "true", "yes", "on")
 _FINAL = re.compile(
     r"status code: (?!408|425|429)4\d\d|169\.254\.|metadata\.google|builder error|without LOCATION"
@@ -54,7 +66,7 @@ def ask(scheme: str, bucket: str, what: str, key: str | None, *rest: Any) -> Any
 
     Raises FileNotFoundError for a key that is not there, ExistsRefusedError for one that was to be
     new, MissingInputError for a bucket that is not there, UnreachableError when patience has run
-    out, and FeatfoldError where access is refused.
+    out, and FeatfoldError where access is refused. That a service is waited for is logged at once.
     """
     where = f"{scheme}://{bucket}/{key or ''}"
     of_bucket = client(scheme, bucket)
@@ -71,9 +83,17 @@ def ask(scheme: str, bucket: str, what: str, key: str | None, *rest: Any) -> Any
             if seconds + wait > PATIENCE_SECONDS:
                 raise UnreachableError(
                     f"{where} could not be reached, or its service failed, {tries} times in "
-                    f"{seconds:.0f} s ({_told(error)}); what is committed is kept: run the same "
-                    "again when the service is back, and it goes on from there"
+                    f"{seconds:.0f} s ({_told(error)}); check the network and {_endpoint(scheme)}; "
+                    "what is committed is kept: run the same again when the service is back, and "
+                    "it goes on from there"
                 ) from None
+            if began - _TOLD.get(bucket, -TOLD_SECONDS) >= TOLD_SECONDS:
+                _TOLD[bucket] = time.monotonic()
+                _LOG.warning(
+                    "%s does not answer (%s); it is asked again for up to %.0f s: check the "
+                    "network and %s, or interrupt", where, _told(error),
+                    PATIENCE_SECONDS - seconds, _endpoint(scheme),
+                )  # fmt: skip
         time.sleep(wait)
         wait = min(2 * wait, LONGEST_WAIT_SECONDS)
 
@@ -114,6 +134,13 @@ def _refused(error: Exception, where: str, bucket: str) -> Exception | None:
             "of its authority in SSL_CERT_FILE in the environment"
         )
     return FeatfoldError(f"{where}: {_told(error)}; check the name, the region and the endpoint")
+
+
+def _endpoint(scheme: str) -> str:
+    """Name the service, as the environment does."""
+    names = _ENDPOINTS.get(scheme, ())
+    named = [f"{name}={redacted(os.environ[name])}" for name in names if os.environ.get(name)]
+    return f"the endpoint ({named[0] if named else 'that of the provider'})"
 
 
 def _told(error: Exception) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 import psutil
 
-from pipeline.errors import ExistsRefusedError, FeatfoldError, LockedError
+from pipeline.errors import ConfigError, ExistsRefusedError, FeatfoldError, LockedError
 from pipeline.locks import LEASE_SECONDS, MARGIN_SECONDS
 from pipeline.store.object_place import ObjectPlace, Seen
 
@@ -56,6 +56,30 @@ class HeldObject:
                 f"{self.what}: the lock {self.place} was not renewed in time, and another process "
                 "has taken over; finished work is kept, run the same again"
             )
+
+
+def check_service(place: ObjectPlace) -> None:
+    """Raise :class:`ConfigError` for a service that writes whatever the condition of a write is.
+
+    Of two takers of a lock, both would hold it there. Tried with an object beside ``place``.
+    """
+    probe = place.with_name(f".{place.name}.{uuid.uuid4().hex}.probe")
+    probe.write_bytes(b"first", new=True)
+    try:
+        first = probe.seen()
+        version = {} if first is None else first.version
+        if version:
+            probe.write_bytes(b"second", over=version)
+        for condition in ({"new": True}, {"over": version or {"e_tag": "none"}}):
+            with suppress(ExistsRefusedError):
+                probe.write_bytes(b"third", **condition)
+                raise ConfigError(
+                    f"{place}: the service ignores conditions of writes (If-None-Match, If-Match), "
+                    "and without them two writers would hold one lock; write to a folder, or to a "
+                    "service that has them"
+                )
+    finally:
+        probe.unlink()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """An S3 service that fails, cuts connections, goes away, refuses; writers of it that are killed."""
 
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -95,6 +96,45 @@ def test_a_service_that_stays_away_is_named_with_what_to_do(bucket, impatient):
     with pytest.raises(UnreachableError, match=f"{bucket.store}.* could not be reached"):
         Store.open(bucket.store)
     assert time.monotonic() - began < 30
+
+
+def test_a_service_that_does_not_answer_is_told_of_at_once_and_once(bucket, monkeypatch, caplog):
+    monkeypatch.setattr(object_client, "PATIENCE_SECONDS", 4.0)
+    bucket.stop()
+    began, told = time.monotonic(), []
+
+    class Told(logging.Handler):
+        def emit(self, record):
+            told.append((time.monotonic() - began, record.levelname, record.getMessage()))
+
+    handler = Told()
+    logging.getLogger(object_client.__name__).addHandler(handler)
+    try:
+        for _ in range(2):
+            with pytest.raises(UnreachableError, match=rf"AWS_ENDPOINT_URL={bucket.url}\)"):
+                Store.open(bucket.store)
+    finally:
+        logging.getLogger(object_client.__name__).removeHandler(handler)
+    ((seconds, level, text),) = told
+    assert (seconds < 2, level) == (True, "WARNING")  # of the 4 s that it waits
+    for part in (bucket.store, "does not answer", "for up to", bucket.url, "interrupt"):
+        assert part in text
+    assert SECRET not in text
+
+
+def test_it_is_said_on_stderr_whatever_is_set_up(bucket, monkeypatch):
+    bucket.stop()
+    code = (
+        "from pipeline.store import Store, object_client\n"
+        "object_client.PATIENCE_SECONDS = 1.0\n"
+        f"Store.open({bucket.store!r})\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    first = done.stderr.splitlines()[0]
+    assert first.startswith(f"{bucket.store}/")
+    assert "does not answer" in first
 
 
 @pytest.mark.parametrize("status", [401, 403])

@@ -1,9 +1,10 @@
 """Locks in an object store: what is one, what needs the service, and writers that lose theirs."""
 
 import contextlib
+import http.client
 
 import pytest
-from test_object_store import SIZES, SPECS, K, fill, objects, rows_of
+from test_object_store import SIZES, SPECS, K, check, fill, objects, rows_of
 
 from pipeline.errors import ConfigError, LockedError
 from pipeline.store import Store, disk, object_client, object_lock, place
@@ -41,6 +42,45 @@ def test_a_service_without_conditional_writes_holds_no_lock(bucket, monkeypatch)
         assert objects(f"s3://{bucket.bucket}") == {}
     finally:
         object_client._client.cache_clear()
+
+
+@pytest.mark.parametrize("ignored", ["if-none-match", "if-match"])
+def test_a_service_that_ignores_conditions_is_found_out_when_a_store_is_made(
+    bucket, monkeypatch, ignored
+):
+    own = http.client.HTTPConnection.request
+
+    def request(self, method, path, body, headers):
+        own(self, method, path, body, {k: v for k, v in headers.items() if k.lower() != ignored})
+
+    monkeypatch.setattr(http.client.HTTPConnection, "request", request)
+    with pytest.raises(ConfigError, match=r"ignores conditions of writes .* write to a folder"):
+        Store.create(bucket.store)
+    assert objects(f"s3://{bucket.bucket}") == {}
+
+
+@pytest.mark.parametrize("at", ["bucket", "folder"])
+def test_who_has_lost_its_lock_removes_nothing(request, monkeypatch, path, at):
+    where = request.getfixturevalue("bucket").store if at == "bucket" else path
+    store, own_lock = fill(where), disk.locked
+
+    @contextlib.contextmanager
+    def locked(*given):
+        with own_lock(*given) as held:
+            held.lost = True
+            yield held
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk, "locked", locked)
+        for call in (
+            lambda: store.remove_block("id/train", 0),
+            lambda: store.remove_split("id/train"),
+        ):
+            with pytest.raises(LockedError, match="taken over"):
+                call()
+    check(store.split("id/train", verify=True))
+    store.remove_split("id/train")
+    assert store.splits() == ()
 
 
 @pytest.mark.parametrize("at", ["bucket", "folder"])
