@@ -121,7 +121,7 @@ def import_split(
     memory of this process.
     """
     told = progress or Silent()
-    sizes = {"block_nbytes": block_nbytes, "chunk_nbytes": min(chunk_nbytes, block_nbytes)}
+    sizes = {"block_nbytes": block_nbytes, "chunk_nbytes": chunk_nbytes}
     wanted = Wanted(arrays, layouts or {}, _dtypes(dtype), scores or {})
     layout.check_split_name(split)
     with settled(

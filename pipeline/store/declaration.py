@@ -120,7 +120,10 @@ def declare(
     chunk_nbytes: int,
     attributes: Mapping[str, Any],
 ) -> Declaration:
-    """Choose chunk and block rows for arrays of the given row shapes; check the declaration."""
+    """Choose chunk and block rows for arrays of the given row shapes; check the declaration.
+
+    A block is a whole number of chunks, so these are no larger than a block is to be.
+    """
     classes = whole_number(classes, "classes", 0)
     for what, nbytes in (("block_nbytes", block_nbytes), ("chunk_nbytes", chunk_nbytes)):
         whole_number(nbytes, what)
@@ -134,7 +137,9 @@ def declare(
     for name, spec in specs.items():
         _check_spec(name, spec)
     layout.check_mask(specs, "a split")
-    limits = {name: max(1, chunk_nbytes // spec.nbytes) for name, spec in specs.items()}
+    limits = {
+        name: max(1, min(chunk_nbytes, block_nbytes) // spec.nbytes) for name, spec in specs.items()
+    }
     step = min(limits[widest(specs)], rows or limits[widest(specs)])
     row_nbytes = sum(spec.nbytes for spec in specs.values())
     block_rows = step * max(1, block_nbytes // (row_nbytes * step))

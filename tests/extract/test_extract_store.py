@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import pipeline as ff
 from pipeline.errors import ConfigError, DataError, ExistsRefusedError, IncompleteError
 from pipeline.extract import build
 from pipeline.extract.filling import Share, extract_split
@@ -336,3 +337,14 @@ def test_the_backbone_of_the_demo_fills_a_store(store):
     np.testing.assert_allclose(features, expected, rtol=0, atol=6e-5)
     np.testing.assert_array_equal(rows_of(split, "labels"), source.labels)
     assert {"model", "weights_sha256", "tap", "transform"} <= set(store.attributes("id/train"))
+
+
+def test_a_block_is_no_larger_than_it_is_to_be(store, tmp_path):
+    """Imports and extractions have one rule, whatever a chunk usually takes."""
+    extract_split(store, "id/train", fives, Numbers(50), classes=3, block_nbytes=500)
+    np.savez(tmp_path / "f.npz", features=rows_of(store.split("id/train"), "features"))
+    ff.import_split(store, "id/val", tmp_path / "f.npz", classes=3, block_nbytes=500)
+    for name, row_nbytes in (("id/train", 4 * 5 + 16), ("id/val", 4 * 5)):
+        rows = store.writer(name).declared.block_rows
+        assert 250 < rows * row_nbytes <= 900, name
+    assert len(store.split("id/train").blocks) > 1

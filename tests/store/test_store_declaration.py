@@ -84,7 +84,11 @@ def test_splits_come_in_natural_order(path):
     ("spec", "sizes", "message"),
     [
         (ArraySpec((50_000, 49, 1024), "float32"), {}, "10.04 GB; .* 2.15 GB; store narrower"),
-        (ArraySpec((49, 1024), "float32"), {"chunk_nbytes": 2**40}, r"chunks of 83 rows \(16.7 MB"),
+        (
+            ArraySpec((49, 1024), "float32"),
+            {"chunk_nbytes": 2**40, "block_nbytes": 2**40},
+            r"chunks of 83 rows \(16.7 MB",
+        ),
         (ArraySpec((3, 0), "float32"), {}, "length >= 1"),
         (ArraySpec((3,), "complex64"), {}, "dtype 'complex64'"),
         (ArraySpec((3, 4), "float32", "T"), {}, "must name the axes"),
