@@ -32,6 +32,7 @@ def fit(
     cluster: str = "auto",
     workers: int | None = None,
     memory: str | int = "auto",
+    device_memory: str | int = "auto",
     cache: str | Path | None = None,
     pin: Fitted | None = None,
     val: Any = None,
@@ -56,6 +57,9 @@ def fit(
     detectors that need a second pass; ``stream=False`` asks for the latter. The number of classes
     must be known for it, from ``classes`` or the logits. The memory of the model is not planned.
 
+    ``memory`` is what each worker may hold, ``device_memory`` what it may hold on its GPU with
+    ``cluster="cuda"``, or with workers elsewhere that have GPUs.
+
     What a stored split was fitted on before is not read again: partials are kept in ``cache``.
     ``pin`` is an earlier fit of the same store whose first passes are kept as they were, so that
     appended blocks do not make later passes read everything again.
@@ -67,7 +71,7 @@ def fit(
     chosen = detectors_by_id(detectors)
     trace = Trace()
     given = Given(data, val, head, classes)
-    call = Call(model, device, stream, cluster, workers, memory, cache)
+    call = Call(model, device, stream, cluster, workers, memory, device_memory, cache)
     with fit_at_work(chosen, given, call) as (prepared, place):
         pinned = pinned_to(pin.turns, cache, store_of(prepared)) if pin else None
         outcomes = run_jobs(
@@ -85,6 +89,7 @@ def score(
     cluster: str = "auto",
     workers: int | None = None,
     memory: str | int = "auto",
+    device_memory: str | int = "auto",
     cache: str | Path | None = None,
     model: Any = None,
     device: Any = None,
@@ -106,6 +111,7 @@ def score(
         cluster=cluster,
         workers=workers,
         memory=memory,
+        device_memory=device_memory,
         cache=cache,
         model=model,
         device=device,
@@ -125,6 +131,7 @@ def evaluate(
     cluster: str = "auto",
     workers: int | None = None,
     memory: str | int = "auto",
+    device_memory: str | int = "auto",
     cache: str | Path | None = None,
 ) -> Evaluation:
     """Return AUROC, AUPR and FPR95 of every fitted detector against every OOD set, exactly.
@@ -142,7 +149,9 @@ def evaluate(
         {group: splits for group, splits in ood.items() if splits},
     )
     prepared = evaluation_jobs(fitted, sets, baselines)
-    with workplace(prepared, cluster, workers, memory, cache, stage="score") as place:
+    with workplace(
+        prepared, cluster, workers, memory, cache, device_memory=device_memory, stage="score"
+    ) as place:
         outcomes = run_jobs(
             prepared, place.execute, stage="score", skip_nonfinite=skips, room=place.room
         )

@@ -48,6 +48,7 @@ class Call(NamedTuple):
     cluster: str
     workers: int | None
     memory: str | int
+    device_memory: str | int
     cache: str | Path | None
     stage: str = "fit"
 
@@ -115,7 +116,10 @@ def _through_model(
 
     def check(promised: Split) -> None:
         jobs = prepare(promised, *(promised for _ in loads[1:]))
-        planned(jobs, call.cluster, call.workers, call.memory, stage=call.stage)
+        planned(
+            jobs, call.cluster, call.workers, call.memory, device_memory=call.device_memory,
+            stage=call.stage,
+        )  # fmt: skip
 
     directory = cache_directory(call.cache).absolute()
     files.sweep(directory)
@@ -180,7 +184,13 @@ def _planned_straight(
 @contextmanager
 def _placed(prepared: dict[str, Job], call: Call) -> Iterator[tuple[dict[str, Job], Workplace]]:
     with workplace(
-        prepared, call.cluster, call.workers, call.memory, call.cache, stage=call.stage
+        prepared,
+        call.cluster,
+        call.workers,
+        call.memory,
+        call.cache,
+        device_memory=call.device_memory,
+        stage=call.stage,
     ) as place:
         yield prepared, place
 

@@ -32,6 +32,7 @@ def measure(
     cluster: str = "auto",
     workers: int | None = None,
     memory: str | int = "auto",
+    device_memory: str | int = "auto",
     cache: str | Path | None = None,
     trace: Trace | None = None,
     **others: Any,
@@ -52,7 +53,9 @@ def measure(
     jobs = {name: Job(metric, {TRAIN: (data,)}) for name, metric in chosen.metrics.items()}
     with (
         _rows_by_name(data),
-        workplace(jobs, cluster, workers, memory, cache, stage="eval") as place,
+        workplace(
+            jobs, cluster, workers, memory, cache, device_memory=device_memory, stage="eval"
+        ) as place,
     ):
         outcomes = run_jobs(jobs, place.execute, stage="eval", trace=trace, room=place.room)
     return chosen.keyed(outcomes)

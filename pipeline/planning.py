@@ -338,7 +338,10 @@ def plan_of(config: JobConfig, prepared: Prepared, earlier: Fitted | None = None
     wanted = config.resources
     sketch, _ = passes_of(nothing_known, None)
     largest = max((pass_.read_nbytes for pass_ in sketch), default=0)
-    resources = settle(wanted.cluster, wanted.workers, wanted.memory, largest, wanted.dashboard)
+    resources = settle(
+        wanted.cluster, wanted.workers, wanted.memory, largest, wanted.dashboard,
+        wanted.device_memory,
+    )  # fmt: skip
     room = room_of(resources)
     passes, fitted = passes_of(known(Settings(), cache), room)
     projections, shrink = projected(passes, resources)

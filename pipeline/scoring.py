@@ -124,6 +124,7 @@ def over_rows(
     cluster: str = "auto",
     workers: int | None = None,
     memory: str | int = "auto",
+    device_memory: str | int = "auto",
     cache: str | Path | None = None,
     model: Any = None,
     device: Any = None,
@@ -140,7 +141,7 @@ def over_rows(
             member.accept(split)
         return {name: Job(procedure_of(f), {TRAIN: (split,)}) for name, f in fitted.items()}
 
-    call = Call(model, device, stream, cluster, workers, memory, cache, "score")
+    call = Call(model, device, stream, cluster, workers, memory, device_memory, cache, "score")
     load = Load(data, "id/test", classes_of(fitted), labelled=False)
     with at_work([load], prepare, call) as (prepared, place):
         return run_jobs(

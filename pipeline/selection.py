@@ -33,6 +33,7 @@ def select(
     cluster: str = "auto",
     workers: int | None = None,
     memory: str | int = "auto",
+    device_memory: str | int = "auto",
     cache: str | Path | None = None,
 ) -> Fitted:
     """Return the fitted detectors with the best member of each sweep under the sweep's name.
@@ -54,7 +55,9 @@ def select(
         as_split(ood_val, name=VAL_OOD, classes=classes),
     )
     prepared = selection_jobs(fitted, *splits, metric)
-    with workplace(prepared, cluster, workers, memory, cache, stage="select") as place:
+    with workplace(
+        prepared, cluster, workers, memory, cache, device_memory=device_memory, stage="select"
+    ) as place:
         outcomes = run_jobs(prepared, place.execute, stage="select", room=place.room)
     return selected(fitted, outcomes, *splits, metric)
 

@@ -11,6 +11,7 @@ from typing import Any
 from pipeline import files
 from pipeline.cluster import (
     BOOKKEEPING_NBYTES,
+    HERE,
     MEMORY_SHARE,
     Resources,
     open_cluster,
@@ -61,7 +62,8 @@ def _reserved_nbytes(resources: Resources) -> int:
     give_back()  # what planning has freed
     if resources.kind == "threads":
         return (rss_nbytes() + BOOKKEEPING_NBYTES) // resources.workers
-    return resources.reserved_nbytes or reserved_nbytes(cache_directory(None))
+    kind = resources.kind if resources.kind in HERE else "local"
+    return resources.reserved_nbytes or reserved_nbytes(cache_directory(None), kind)
 
 
 def room_of(resources: Resources) -> Room:
@@ -87,7 +89,7 @@ def client_of(
     if resources.kind == "threads":
         left = workers * resources.allowed_nbytes - held
         return project_client(passes, libraries, workers, fitted), left
-    here = held if resources.kind == "local" else 0
+    here = held if resources.kind in HERE else 0
     left = int(MEMORY_SHARE * memory_limit_nbytes()) - here
     libraries += CLUSTER_NBYTES + rss_nbytes()
     return project_client(passes, libraries, workers, fitted), left
@@ -110,12 +112,15 @@ def workplace(
     memory: str | int,
     cache: str | Path | None,
     *,
+    device_memory: str | int = "auto",
     stage: str = "fit",
 ) -> Iterator[Workplace]:
     """Plan the jobs, refuse what will not fit, and yield what executes their passes."""
     directory = cache_directory(cache, store_of(prepared))
     files.sweep(directory)
-    resources, room, shrink = planned(prepared, cluster, workers, memory, stage=stage)
+    resources, room, shrink = planned(
+        prepared, cluster, workers, memory, device_memory=device_memory, stage=stage
+    )
     with open_cluster(resources, directory, Settings(shrink)) as running:
         yield Workplace(running.execute, room)
 
@@ -126,6 +131,7 @@ def planned(
     workers: int | None,
     memory: str | int,
     *,
+    device_memory: str | int = "auto",
     stage: str = "fit",
 ) -> tuple[Resources, Room, int]:
     """Return who is to run jobs, and how far reads shrink; nothing is read, nothing starts.
@@ -134,7 +140,7 @@ def planned(
     """
     passes, outcomes = rehearse(prepared, stage=stage)
     largest = max((pass_.read_nbytes for pass_ in passes), default=0)
-    resources = settle(cluster, workers, memory, largest)
+    resources = settle(cluster, workers, memory, largest, device_memory=device_memory)
     room = room_of(resources)
     cut = [part for pass_ in passes for part in in_stripes(pass_, room.stripes(pass_))]
     projections, shrink = projected(cut, resources)

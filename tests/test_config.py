@@ -69,7 +69,8 @@ def test_the_smallest_job_takes_every_default(job):
     assert small.evaluate is None
     assert not small.sources
     assert small.resources.model_dump() == {
-        "cluster": "auto", "workers": "auto", "memory": "auto", "cache": None, "cache_limit": None,
+        "cluster": "auto", "workers": "auto", "memory": "auto",
+        "device_memory": "auto", "cache": None, "cache_limit": None,
         "dashboard": False,
     }  # fmt: skip
     assert small.resources.workers is None

@@ -1,11 +1,13 @@
 """What a worker process holds apart from arrays: what a fit of next to nothing makes it keep.
 
 A program of its own, so that it is measured in fresh processes: ``python -m pipeline.bench.idle``
-prints the bytes. Plans reserve them for every worker.
+prints the bytes, with ``cuda`` behind it those of a worker with a GPU. Plans reserve them for every
+worker.
 """
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import numpy as np
 
 from pipeline import detectors
 from pipeline.chunk import ArraySpec, Split
-from pipeline.cluster import Resources, open_cluster
+from pipeline.cluster import open_cluster, settle
 from pipeline.engine import run_jobs
 from pipeline.heads import StoredHead
 from pipeline.inputs import fit_jobs
@@ -29,13 +31,14 @@ ROWS = 64
 ALLOWED_NBYTES = 2**31
 
 
-def main() -> None:
+def main(kind: str = "local") -> None:
     """Print the peak memory of a worker that fitted detectors on a few rows of a store."""
     with tempfile.TemporaryDirectory() as directory:
         split = _stored(Path(directory) / "store.zarr")
         chosen = {name: detectors.load(name)() for name in DETECTORS}
         jobs = fit_jobs(chosen, split, StoredHead())
-        with open_cluster(Resources("local", 1, ALLOWED_NBYTES, ""), Path(directory)) as cluster:
+        resources = settle(kind, 1, ALLOWED_NBYTES)
+        with open_cluster(resources, Path(directory)) as cluster:
             run_jobs(jobs, cluster.execute)
             print(cluster.peak_nbytes())
 
@@ -59,4 +62,4 @@ def _stored(path: Path) -> Split:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from pipeline.cli.options import common
+from pipeline.cli.options import CLUSTER, DEVICE_MEMORY, MEMORY, common
 from pipeline.cli.terminal import Terminal
 from pipeline.errors import ConfigError, MissingInputError
 
@@ -86,16 +86,10 @@ Examples:
     type=click.Path(path_type=Path),
     help="Write the numbers there, as JSON and CSV.",
 )
-@click.option(
-    "--memory", metavar="SIZE", default="auto", help="Memory per worker: 512MiB, 8GB or auto."
-)
+@click.option("--memory", metavar="SIZE", default="auto", help=MEMORY)
+@click.option("--device-memory", metavar="SIZE", default="auto", help=DEVICE_MEMORY)
 @click.option("--workers", metavar="N", type=int, help="Number of workers.")
-@click.option(
-    "--cluster",
-    metavar="WHERE",
-    default="auto",
-    help="auto, threads, local, tcp://..., tls://... or FILE.json.",
-)
+@click.option("--cluster", metavar="WHERE", default="auto", help=CLUSTER)
 @click.option(
     "--cache", metavar="DIR", help="Where temporary files go; no partial outlives this command."
 )
@@ -186,7 +180,8 @@ def _refuse_beside_epochs(predictions: str | None, **options: Any) -> None:
         raise ConfigError("--epochs: the run has the counts; leave PREDICTIONS and LABELS out")
     given = [name for name, value in options.items() if value not in (None, "auto")]
     if given:
-        raise ConfigError(f"--{given[0]}: it does not go with --epochs; the run says it")
+        option = given[0].replace("_", "-")
+        raise ConfigError(f"--{option}: it does not go with --epochs; the run says it")
 
 
 def classes_of(text: str) -> int | list[str]:

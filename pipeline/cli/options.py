@@ -12,6 +12,9 @@ import click
 from pipeline.errors import ConfigError
 
 Command = Callable[..., Any]
+CLUSTER = "auto, threads, local, cuda, tcp://..., tls://... or FILE.json."
+MEMORY = "Memory per worker: 512MiB, 8GB or auto."
+DEVICE_MEMORY = "Memory per worker on its GPU: 8GB or auto."
 
 
 def common(command: Command) -> Command:
@@ -34,13 +37,10 @@ def common(command: Command) -> Command:
 def job_options(command: Command) -> Command:
     """Add the options that override a job, and hand the command ``overrides`` for ``load``."""
 
-    @click.option("--memory", metavar="SIZE", help="Memory per worker: 512MiB, 8GB or auto.")
+    @click.option("--memory", metavar="SIZE", help=MEMORY)
+    @click.option("--device-memory", metavar="SIZE", help=DEVICE_MEMORY)
     @click.option("--workers", metavar="N", help="Number of workers, or auto.")
-    @click.option(
-        "--cluster",
-        metavar="WHERE",
-        help="auto, threads, local, tcp://..., tls://... or FILE.json.",
-    )
+    @click.option("--cluster", metavar="WHERE", help=CLUSTER)
     @click.option("--cache", metavar="DIR", help="Where constants and partials go.")
     @click.option(
         "--cache-limit", metavar="SIZE", help="Disk that partials may take: merged ones go first."
@@ -56,6 +56,7 @@ def job_options(command: Command) -> Command:
     def overriding(
         *args: Any,
         memory: str | None,
+        device_memory: str | None,
         workers: str | None,
         cluster: str | None,
         cache: str | None,
@@ -66,6 +67,7 @@ def job_options(command: Command) -> Command:
     ) -> Any:
         given = {
             "memory": _quoted(memory),
+            "device_memory": _quoted(device_memory),
             "workers": workers,
             "cluster": _quoted(cluster),
             "cache": _quoted(cache),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 from pipeline import spawning
@@ -40,8 +41,15 @@ _NOT_STARTED = (
 
 
 @contextmanager
-def client(resources: Resources) -> Iterator[Any]:
-    """Start the processes and yield a client of theirs."""
+def client(
+    resources: Resources,
+    start: Callable[..., Any] | None = None,
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[Any]:
+    """Start the processes and yield a client of theirs.
+
+    ``start`` is called with the options of ``LocalCluster``, and that is the default.
+    """
     import dask
     from distributed import Client
 
@@ -49,12 +57,16 @@ def client(resources: Resources) -> Iterator[Any]:
 
     # A worker that dies with an answer makes distributed print what is raised anyway.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
-    with dask.config.set(_SETTINGS), _processes(resources) as started, Client(started) as found:
+    with (
+        dask.config.set({**_SETTINGS, **settings}),
+        _processes(resources, start) as started,
+        Client(started) as found,
+    ):
         found.register_plugin(ErrorsAreRaised())
         yield found
 
 
-def _processes(resources: Resources) -> Any:
+def _processes(resources: Resources, start: Callable[..., Any] | None) -> Any:
     """Return the running processes and their scheduler."""
     from distributed import LocalCluster
 
@@ -62,7 +74,7 @@ def _processes(resources: Resources) -> Any:
         # A dashboard port in use: another is taken, and printed.
         warnings.filterwarnings("ignore", message="Port .* is already in use")
         try:
-            return LocalCluster(
+            return (start or LocalCluster)(
                 n_workers=resources.workers,
                 threads_per_worker=1,
                 processes=True,

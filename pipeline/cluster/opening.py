@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pipeline import machine
-from pipeline.cluster import local, remote
-from pipeline.cluster.resources import Resources
+from pipeline.arrays import HOST, Place
+from pipeline.cluster import cuda, local, remote
+from pipeline.cluster.resources import HERE, Resources
 from pipeline.engine import DEFAULTS, Dask, Execute, Finished, Settings, Threads
 
 
@@ -48,17 +49,32 @@ def open_cluster(
         return
     from pipeline.store.shared import shared_rows
 
-    here = resources.kind == "local"
+    here = resources.kind in HERE
     with shared_rows(cache, here) as shared, _client(resources) as client:
         remote.greet(client)
         workers = sum(client.nthreads().values())
-        yield Cluster(
-            replace(resources, workers=workers),
-            Dask(client, cache, settings, finished=finished, shared=shared),
-            client.dashboard_link,
-            client,
-        )
+        with _placed(client, resources) as place:
+            yield Cluster(
+                replace(resources, workers=workers),
+                Dask(client, cache, settings, place, finished, shared),
+                client.dashboard_link,
+                client,
+            )
 
 
 def _client(resources: Resources) -> AbstractContextManager[Any]:
-    return local.client(resources) if resources.kind == "local" else remote.client(resources.kind)
+    if resources.kind == "local":
+        return local.client(resources)
+    if resources.kind == "cuda":
+        return cuda.client(resources)
+    elsewhere: AbstractContextManager[Any] = remote.client(resources.kind)
+    return elsewhere
+
+
+def _placed(client: Any, resources: Resources) -> AbstractContextManager[Place]:
+    """Yield where the workers compute."""
+    if resources.device_nbytes is None:
+        return nullcontext(HOST)
+    from pipeline.cluster.worker_devices import capped
+
+    return capped(client, resources.device_nbytes)

@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipeline import machine
+from pipeline.arrays import devices, gpu_place
+from pipeline.cluster import nvml
+from pipeline.cluster.nvml import Device
 from pipeline.cluster.reserved import version_of
 from pipeline.errors import CorruptError, FeatfoldError, MissingInputError
 
@@ -46,6 +50,8 @@ class Offer(NamedTuple):
     """Memory per thread of the worker that has least."""
     held_nbytes: int
     """What a worker holds before any work, per thread."""
+    devices: tuple[tuple[Device | None, int], ...]
+    """The GPU of each worker, if any, and its threads."""
 
 
 def ask(kind: str) -> Offer:
@@ -56,20 +62,25 @@ def ask(kind: str) -> Offer:
         threads = asking.nthreads()
         known = asking.scheduler_info(n_workers=-1)["workers"]
     hosts = Counter(worker["host"] for worker in known.values())
-    least, held = [], []
-    for address, (limit_nbytes, held_nbytes) in found.items():
+    least, held, on_devices = [], [], []
+    for address, (limit_nbytes, held_nbytes, device) in found.items():
         worker = known[address]
         # A worker without a limit of its own shares its machine with the others there.
         own = worker["memory_limit"] or limit_nbytes // hosts[worker["host"]]
         least.append(own / threads[address])
         held.append(held_nbytes // threads[address])
+        on_devices.append((device, threads[address]))
     count = sum(threads[address] for address in found)
-    return Offer(len(found), count, min(least), max(held))
+    return Offer(len(found), count, min(least), max(held), tuple(on_devices))
 
 
-def _means() -> tuple[int, int]:
-    """Return the memory that this machine allows, and what this process holds now."""
-    return machine.memory_limit_nbytes(), machine.rss_nbytes()
+def _means() -> tuple[int, int, Device | None]:
+    """Return the memory that this machine allows, what this process holds now, and its GPU."""
+    device, place = nvml.own(), gpu_place()
+    if device is not None and place is not None:
+        with suppress(Exception):  # raised again when pools are capped
+            devices.of(place)  # its library takes memory of the host
+    return machine.memory_limit_nbytes(), machine.rss_nbytes(), device if place else None
 
 
 def _address_in(file: Path) -> str:

@@ -15,6 +15,11 @@ BOOKKEEPING_NBYTES = 12 * 2**20
 """What a process comes to hold beside arrays while it runs up to 10,000 tasks: mostly logs."""
 IDLE = "pipeline.bench.idle"
 """Program that prints what a worker holds apart from arrays."""
+OF_KIND: dict[str, tuple[str, ...]] = {
+    "local": (),
+    "cuda": ("dask-cuda", "torch", "cupy-cuda12x", "cupy-cuda13x"),
+}
+"""What it depends on beside what is the same for every worker."""
 IDLE_VERSION = 3
 """Raised by hand when it measures something else."""
 
@@ -27,18 +32,21 @@ def version_of(name: str) -> str:
         return "not installed"
 
 
-def reserved_nbytes(cache: Path) -> int:
-    """Return the memory of a worker process before any work, measured once per environment."""
-    names = ("featfold", "numpy", "zarr", "dask", "distributed")
+def reserved_nbytes(cache: Path, kind: str = "local") -> int:
+    """Return the memory of a worker process before any work, measured once per environment.
+
+    ``kind`` is ``local``, or ``cuda`` for what CUDA and its libraries take of the host as well.
+    """
+    names = ("featfold", "numpy", "zarr", "dask", "distributed", *OF_KIND[kind])
     key = {name: version_of(name) for name in names} | {"python": sys.version, "by": IDLE_VERSION}
-    record = cache / "reserved.json"
+    record = cache / ("reserved.json" if kind == "local" else f"reserved-{kind}.json")
     try:
         known = json.loads(record.read_text())
     except (OSError, ValueError):
         known = {}
     if known.get("environment") == key:
         return int(known["nbytes"])
-    program = [sys.executable, "-m", IDLE]
+    program = [sys.executable, "-m", IDLE, kind]
     done = subprocess.run(program, capture_output=True, text=True, check=False)
     if done.returncode:
         why = done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}"

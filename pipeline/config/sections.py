@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from pipeline.chunk import ArraySpec
-from pipeline.cluster import parse_nbytes, settle
+from pipeline.cluster import check_kind, parse_nbytes
 from pipeline.config.factories import DataFactory, ModelFactory
 from pipeline.config.problems import detail, did_you_mean, refusal
 from pipeline.detectors import fit_split_name
@@ -94,7 +94,7 @@ def _fit_split(name: str) -> str:
 
 
 def _cluster(kind: str) -> str:
-    settle(kind, memory="1GiB")
+    check_kind(kind)
     return kind
 
 
@@ -327,6 +327,8 @@ class Resources(Section):
     """None stands for ``auto``: one per core."""
     memory: Annotated[Any, BeforeValidator(_auto_or_size)] = "auto"
     """Per worker."""
+    device_memory: Annotated[Any, BeforeValidator(_auto_or_size)] = "auto"
+    """Per worker, on its GPU."""
     cache: Text | None = None
     cache_limit: Annotated[Any, BeforeValidator(_none_or_size)] = None
     """Bytes that partials may take; None: all are kept."""
