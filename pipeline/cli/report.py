@@ -9,8 +9,6 @@ import click
 from pipeline.cli.options import common
 from pipeline.cli.terminal import Terminal
 
-LATEST = "LATEST"
-
 
 @click.command(short_help="Make the report of a finished run again.")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
@@ -21,9 +19,9 @@ def report(terminal: Terminal, run: Path) -> None:
     The folder of a job's runs stands for the newest of them.
     """
     from pipeline.report import headline, read, verdict_line, write_report
+    from pipeline.report.runs import directory_of
 
-    latest = run / LATEST
-    run = run / latest.read_text().strip() if latest.is_file() else run
+    run = directory_of(run)
     results = read(run)
     html = write_report(results, run if run.is_dir() else run.parent)
     if results["scores"]:
