@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -19,11 +18,9 @@ from pipeline.report.text import size
 OK, WARN, FAIL = "ok", "warn", "fail"
 NEEDED = ("numpy", "zarr", "dask", "distributed", "torch", "pydantic", "matplotlib", "safetensors")
 OLDEST_PYTHON = (3, 11)
-OLDEST_DASK_CUDA = 24
 FEW_FILES = 1024
 SMALL_DISK_NBYTES = 10 * 10**9
 PROBE_NBYTES = 32 * 2**20
-GPU_SECONDS = 20
 
 
 @dataclass(frozen=True)
@@ -47,9 +44,7 @@ def diagnose(directory: Path) -> Iterator[Check]:
         check_packages,
         check_import_name,
         check_dashboard,
-        check_dask_cuda,
         check_object_stores,
-        check_gpu,
         check_memory,
         check_open_files,
     )
@@ -97,17 +92,6 @@ def check_dashboard() -> Check:
     return Check("dashboard", OK, f"bokeh {found}")
 
 
-def check_dask_cuda() -> Check:
-    """Dask-cuda, if installed, is not the release of 2021 that pip falls back to."""
-    found = installed("dask-cuda")
-    if found is None:
-        return Check("dask-cuda", OK, "not installed; only needed for GPU workers")
-    if int(found.split(".")[0]) < OLDEST_DASK_CUDA:
-        remedy = "pip install 'featfold[cuda12]' (or cuda13) into a fresh environment"
-        return Check("dask-cuda", FAIL, f"{found} is too old for this dask", remedy)
-    return Check("dask-cuda", OK, found)
-
-
 def check_object_stores() -> Check:
     """What reads and writes stores at URLs, if they are wanted."""
     found = installed("obstore")
@@ -115,27 +99,6 @@ def check_object_stores() -> Check:
         wanted = "only needed for stores at s3://, gs://, az:// and http(s)://"
         return Check("object stores", OK, f"obstore is not installed; {wanted}")
     return Check("object stores", OK, f"obstore {found}")
-
-
-def check_gpu() -> Check:
-    """What GPUs the driver shows, without loading a GPU library."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return Check("gpu", OK, "none visible: jobs run on the CPU")
-    query = [tool, "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(
-            query, capture_output=True, text=True, timeout=GPU_SECONDS, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Check("gpu", WARN, f"nvidia-smi: {error}", "check the driver")
-    found = "; ".join(done.stdout.split("\n")).strip("; ")
-    if done.returncode or not found:
-        why = (done.stderr or done.stdout).strip().split("\n")[0]
-        return Check("gpu", WARN, f"nvidia-smi finds no GPU: {why}", "check the driver")
-    if not any(installed(name) for name in ("cupy-cuda12x", "cupy-cuda13x", "cupy")):
-        return Check("gpu", WARN, f"{found}; cupy is missing", "pip install 'featfold[cuda12]'")
-    return Check("gpu", OK, found)
 
 
 def check_memory() -> Check:
