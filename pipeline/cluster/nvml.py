@@ -40,7 +40,7 @@ class Sight(NamedTuple):
 def look() -> Sight:
     """Return the devices that CUDA_VISIBLE_DEVICES leaves to this process."""
     try:
-        import pynvml as nvml  # type: ignore[import-not-found]
+        import pynvml as nvml
     except ModuleNotFoundError:
         return Sight((), f"pynvml is not installed: {INSTALL}")
     try:
