@@ -26,7 +26,7 @@ ALIGNMENT_NBYTES = 256
 
 def fed(
     chunks: Iterator[Chunk], place: Place, arena: Arena, *, ahead: bool = True
-) -> Iterator[Chunk]:
+) -> Generator[Chunk, None, None]:
     """Yield chunks with their arrays at ``place``, and scratch buffers there.
 
     A chunk is valid until the next is asked for. To a device its bytes go as they were read, once;

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,17 +94,19 @@ def fold(
     read_nbytes = read_rows = 0
     step = step_of(split, statistics, shrink)
     step_rows = None if step == split.chunk_rows else step
-    chunks = split.read(block, fields_read(split, statistics, rows), step_rows)
-    for chunk in fed(chunks, place, arena, ahead=not getattr(split, "in_turn", False)):
-        read_nbytes += arrays.nbytes(chunk.arrays)
-        read_rows += chunk.rows
-        with _quietly(chunk):
-            for member in checked:
-                member.check(chunk)
-            takers.take(chunk)
-            for gather in groups:
-                gather.push(chunk)
-        del chunk  # and with it its rows and views, before the next is read
+    reading = split.read(block, fields_read(split, statistics, rows), step_rows)
+    in_turn = getattr(split, "in_turn", False)
+    with closing(fed(reading, place, arena, ahead=not in_turn)) as chunks:
+        for chunk in chunks:
+            read_nbytes += arrays.nbytes(chunk.arrays)
+            read_rows += chunk.rows
+            with _quietly(chunk):
+                for member in checked:
+                    member.check(chunk)
+                takers.take(chunk)
+                for gather in groups:
+                    gather.push(chunk)
+            del chunk  # and with it its rows and views, before the next is read
     takers.flush()
     for gather in groups:
         gather.flush()

@@ -34,7 +34,7 @@ class FakeDevice:
 
     Copies are then made out of order, the youngest first, as far as what they must come ``after``
     allows. What a device cannot forgive is a fault: pinned memory that changes before its copy is
-    known to be done, memory that changes while it is computed with, and what is left behind.
+    known to be done, copies to memory that is computed with, and copies that nobody waits for.
     """
 
     out_of_memory: tuple[type[BaseException], ...] = (FakeOutOfMemory,)
@@ -53,7 +53,7 @@ class FakeDevice:
         self._unknown: list[_Copy] = []
         self._marks: list[_Mark] = []
         self._awaited: list[_Mark] = []
-        self._in_use: dict[int, list[tuple[_Copy, int]]] = {}
+        self._in_use: dict[int, list[_Copy]] = {}
 
     # The protocol of devices
 
@@ -72,7 +72,7 @@ class FakeDevice:
 
     def copy(self, host: HostBytes, buffer: Array) -> _Copy:
         """Copy later."""
-        copy = _Copy(self, host, buffer._array, tuple(self._awaited))
+        copy = _Copy(self, host, buffer, tuple(self._awaited))
         with self.happened:
             self.staged_nbytes += host.nbytes
             self._pending.append(copy)
@@ -83,15 +83,14 @@ class FakeDevice:
     def after(self, event: Any) -> None:
         """Have copies wait."""
         with self.happened:
-            self._awaited.append(event)
+            self._awaited = [mark for mark in self._awaited if mark in self._marks] + [event]
             self._say("after")
 
     def hold(self, event: Any) -> None:
         """Have a copy made, and computed with by this thread until its next mark."""
         with self.happened:
             self._make(event)
-            in_use = self._in_use.setdefault(threading.get_ident(), [])
-            in_use.append((event, _digest(event.target)))
+            self._in_use.setdefault(threading.get_ident(), []).append(event)
             self._say("hold")
 
     def mark(self) -> _Mark:
@@ -128,8 +127,14 @@ class FakeDevice:
             if copy in self._pending:
                 for mark in copy.after:
                     self._pass(mark)
-                copy.target[...] = copy.source
+                if any(copy.overlaps(used) for used in self._computed_with()):
+                    self.faults.append("memory was copied to while it was computed with")
+                copy.make()
                 self._pending.remove(copy)
+
+    def _computed_with(self) -> Iterator[_Copy]:
+        for copies in (*self._in_use.values(), *(mark.in_use for mark in self._marks)):
+            yield from copies
 
     def _know(self, copy: _Copy) -> None:
         self._make(copy)
@@ -140,18 +145,14 @@ class FakeDevice:
 
     def _pass(self, mark: _Mark) -> None:
         """Let the computing stream come to a mark, and to those before it."""
-        while mark in self._marks:
-            for copy, digest in self._marks.pop(0).in_use:
-                if _digest(copy.target) != digest:
-                    self.faults.append("memory changed while it was computed with")
+        if mark in self._marks:
+            del self._marks[: self._marks.index(mark) + 1]
 
     def _end(self) -> None:
         if self._unknown:
             self.faults.append(f"{len(self._unknown)} copies were not waited for")
         for copy in list(self._unknown):
             self._know(copy)
-        while self._marks:
-            self._pass(self._marks[-1])
 
     # What is measured
 
@@ -161,8 +162,7 @@ class FakeDevice:
 
     def meter(self, array: Memory) -> None:
         """Count the memory behind an array until it is let go of."""
-        while isinstance(array.base, np.ndarray):
-            array = array.base
+        array = _owner(array)
         key, nbytes = id(array), array.nbytes
         with self.happened:
             if key in self._owners:
@@ -182,13 +182,29 @@ class FakeDevice:
 
 
 class _Copy:
-    """A copy to be made, as an event."""
+    """A copy to be made, as an event; once made it keeps no memory of the device."""
 
     def __init__(
-        self, device: FakeDevice, source: HostBytes, target: Memory, after: tuple[_Mark, ...]
+        self, device: FakeDevice, source: HostBytes, buffer: Array, after: tuple[_Mark, ...]
     ) -> None:
-        self.device, self.source, self.target, self.after = device, source, target, after
+        self.device, self.source, self.after = device, source, after
         self.digest = _digest(source)
+        self.target: Memory | None = buffer._array
+        whole = _owner(buffer._array)
+        self.whole = weakref.ref(whole)
+        self.start = buffer._array.ctypes.data - whole.ctypes.data
+
+    def make(self) -> None:
+        """Copy now."""
+        assert self.target is not None
+        self.target[...] = self.source
+        self.target = None
+
+    def overlaps(self, other: _Copy) -> bool:
+        """Tell whether both go to the same memory."""
+        first, second = sorted((self, other), key=lambda copy: copy.start)
+        near = second.start < first.start + first.source.nbytes
+        return near and self.whole() is other.whole() is not None
 
     def synchronize(self) -> None:
         """Make it, and know that it is done."""
@@ -197,15 +213,21 @@ class _Copy:
 
 
 class _Mark:
-    """A moment of the computing stream, and the memory that was computed with before it."""
+    """A moment of the computing stream, and the copies that were computed with before it."""
 
-    def __init__(self, device: FakeDevice, in_use: list[tuple[_Copy, int]]) -> None:
+    def __init__(self, device: FakeDevice, in_use: list[_Copy]) -> None:
         self.device, self.in_use = device, in_use
 
     def synchronize(self) -> None:
         """Let it come."""
         with self.device.happened:
             self.device._pass(self)
+
+
+def _owner(memory: Memory) -> Memory:
+    while isinstance(memory.base, np.ndarray):
+        memory = memory.base
+    return memory
 
 
 def _digest(memory: Memory) -> int:
