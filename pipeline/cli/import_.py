@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 @click.option(
     "--map", "mapped", metavar="FOUND=NAME", multiple=True,
     help="Store an array of the files as NAME, as in feat_list=features, and leave out those that "
-    "are not mapped, but labels and ids. May be repeated.",
+    "are not mapped, but labels and ids. 'f*=features' takes columns f0, f1, ... of a table as one "
+    "array. May be repeated.",
 )  # fmt: skip
 @click.option("--classes", metavar="K", type=click.IntRange(min=0),
               help="Number of classes; by default that of the store's other splits.")  # fmt: skip
@@ -104,6 +105,7 @@ def import_(
         "dtype": dict(_dtype(text) for text in dtypes),
         "scores": dict(_pair(text, "--scores", "NAME=SIGN") for text in scores),
     }
+    sizes: dict[str, Any] = {} if block_size is None else {"block_nbytes": _size(block_size)}
     given: dict[str, Any] = {"classes": classes, "resume": resume, "overwrite": overwrite}
     if peek:
         return _show_peek(terminal, sources, store, split, options, given)
@@ -113,8 +115,6 @@ def import_(
         )
     from pipeline import importing, stopping
 
-    if block_size is not None:
-        options["block_nbytes"] = _size(block_size)
     with terminal.progress(progress) as watched, stopping.heeded():
         done = importing.import_split(
             store,
@@ -122,6 +122,7 @@ def import_(
             sources,
             adopt=adopt,
             progress=watched,
+            **sizes,
             **given,
             **options,
         )

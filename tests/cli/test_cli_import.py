@@ -79,6 +79,7 @@ def test_a_peek_shows_what_is_there_and_writes_nothing(cli, dumped, tmp_path):
         (["--store", "dump", "--split", "id/test"], 2, "exists and is not a featfold store"),
         (["--store", "http://localhost/s", "--split", "id/test"], 2, "can only be read"),
         (["--scores", "conf=up"], 2, "scores are one of"),
+        (["--split", "id/train", "--classes", "4", "--overwrite", "--resume"], 2, "give one"),
         (["--labels", "none.npy"], 4, "is not there"),
     ],
 )  # fmt: skip
@@ -178,6 +179,12 @@ def test_what_is_refused_leaves_nothing(cli, dumped, tmp_path, monkeypatch, opti
     assert ended.code == code
     assert message in ended.err
     assert not list(tmp_path.glob("*s.zarr*"))
+
+
+def test_the_help_says_what_labels_are(cli):
+    shown = " ".join(cli("import", "--help").out.split())
+    for part in ("0 to K-1", "FILE.npz/NAME", "TABLE.csv/COLUMN", "(-1)", "ood/...", "--overwrite"):
+        assert part in shown
 
 
 def test_other_files_and_none(cli, tmp_path):

@@ -44,7 +44,7 @@ def npz(folder, **arrays):
     [
         (np.append(LABELS[:-1], K), "id/train", r"labels must be below 4 .* row 11: 4"),
         (np.full(N, 2**62), "id/train", r"row 0: 4611686018427387904"),
-        (LABELS.astype("f4"), "id/train", "labels are float32; expected integers"),
+        (LABELS.astype("f4"), "id/train", r"labels are float32; .*: save .*astype\('int64'\)"),
         (np.append(LABELS[:-1], -1), "id/test", r"id/test: labels below 0 .* row 11: -1"),
         (np.append(LABELS[:-1], -1), "id/val", "out-of-distribution rows"),
         (np.append(np.full(N - 1, -1), 0), "ood/far/x", r"below 0, got row 11: 0; .*labels none"),
@@ -97,7 +97,7 @@ def test_arrays(folder, refused):
     refused(ConfigError, "scores are one of", npz(folder, conf=ROWS[:, 0]), scores={"conf": "up"})
     refused(
         ConfigError,
-        "no scores, which are floats",
+        "are no scores; name one float a row",
         npz(folder, **rows),
         scores={"features": "higher-is-id"},
     )
@@ -119,7 +119,11 @@ def test_arrays(folder, refused):
         arrays={"features": "features"},
     )
     refused(DataError, "there is no array to import: .*text", npz(folder, names=np.array(["a"])))
-    refused(DataError, "there are no rows", npz(folder, features=ROWS[:0]))
+    refused(
+        DataError,
+        "there are no rows; write the files again, or name others",
+        npz(folder, features=ROWS[:0]),
+    )
     refused(ConfigError, "say how many classes", npz(folder, **rows), classes=None)
     refused(ConfigError, "classes", npz(folder, **rows), classes=-1)
     refused(ConfigError, "not the name of a split", npz(folder, **rows), "train")
@@ -157,14 +161,18 @@ def test_files(folder, refused):
     whole = (folder / "x.npy").read_bytes()
     for nbytes in (0, 5, 40, len(whole) - 1):
         (folder / "x.npy").write_bytes(whole[:nbytes])
-        refused(DataError, r"x\.npy", folder / "x.npy")
+        refused(DataError, r"x\.npy .*; save it again", folder / "x.npy")
+    (folder / "x.npy").write_bytes(b"")
+    refused(DataError, r"x\.npy cannot be read \(it is empty, 0 bytes\)", folder / "x.npy")
     (folder / "x.npz").write_bytes(b"PK no zip")
     refused(CorruptError, r"x\.npz cannot be read", folder / "x.npz")
     for content in (b"", b"\x05\0\0\0\0\0\0\0[1,2]", b"\xff" * 20, b"\x02\0\0\0\0\0\0\0{}x"[:9]):
         (folder / "x.safetensors").write_bytes(content)
         refused(DataError, r"x\.safetensors", folder / "x.safetensors")
     refused(MissingInputError, "no file matches", folder / "none_*.npy")
-    refused(MissingInputError, r"none\.npy is not there", folder / "none.npy")
+    refused(MissingInputError, r"none\.npy is not there; mend .* has .*\.np", folder / "none.npy")
+    refused(MissingInputError, r"its folder has x\.npy", folder / "x2.npy")
+    refused(MissingInputError, "nor is its folder; mend the path", folder / "no" / "x.npy")
     (folder / "notes.txt").write_text("no features")
     refused(DataError, "of no format that is known here: .*npy", folder / "notes.txt")
     refused(DataError, r"a folder of no format .*\*\.npy or .*\*\.npz", folder)

@@ -20,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from pipeline.errors import DataError, MissingInputError
+from pipeline.store.importers.faults import not_there
 
 GROUP = "featfold.importers"
 _NUMBER = re.compile(r"[._-]\d+([._-]?of[._-]?\d+)?$")
@@ -88,9 +89,9 @@ def format_of(path: Path) -> Importer:
         if one.opens(path):
             return one
     if not path.exists():
-        raise MissingInputError(f"{path} is not there")
+        raise MissingInputError(not_there(path))
     known = ", ".join(f"{one.name} ({' '.join(one.suffixes) or 'a folder'})" for one in formats())
-    raise DataError(f"{path} is of no format that is known here: {known}")
+    raise DataError(f"{path} is of no format that is known here: {known}; save it as one of them")
 
 
 def has_suffix(*suffixes: str) -> Callable[[Path], bool]:

@@ -61,7 +61,8 @@ def _rows(table: Table, field: Any) -> Rows:
     kind = row_type(field, lambda: table.first(field.name))
     shape = (table.rows, *kind.shape)
     if kind.dtype.kind not in "biuf":
-        why = f"{table.path}, column {field.name!r} holds {field.type}; expected numbers"
+        what = f"{table.path}, column {field.name!r}"
+        why = f"{what} holds {field.type}; expected numbers: write it as such"
         return Unreadable(why, shape, kind.dtype)
     return SlicedRows(table.source((field.name,), kind), shape, kind.dtype)
 

@@ -4,13 +4,26 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from pipeline.errors import ConfigError, CorruptError, DataError, FeatfoldError, MissingInputError
+
+
+def not_there(path: Path, what: str = "is not there") -> str:
+    """Say that a path is not there, and what is there in its stead."""
+    if not path.parent.is_dir():
+        return f"{path} {what}, nor is its folder; mend the path"
+    names: list[str] = []
+    with suppress(OSError):
+        names = sorted(each.name for each in path.parent.iterdir())
+    shown = get_close_matches(path.name, names, 3) or names[:3]
+    there = f"{', '.join(shown)}{' and others' if len(names) > len(shown) else ''}"
+    return f"{path} {what}; mend the path: its folder has {there or 'no files'}"
 
 
 @contextmanager
@@ -27,7 +40,7 @@ def told(path: Path, *damage: type[Exception], where: str = "") -> Iterator[None
     except FeatfoldError:
         raise
     except FileNotFoundError as error:
-        raise MissingInputError(f"{path} is not there") from error
+        raise MissingInputError(not_there(path)) from error
     except PermissionError as error:
         raise DataError(
             f"{path} may not be read (permission denied); let your user read it: chmod +r"

@@ -56,7 +56,7 @@ def hdf5_rows(path: Path) -> dict[str, Rows]:
     with told(path, RuntimeError, KeyError, TypeError), h5py.File(path, "r") as file:
         file.visititems(add)
     if not found:
-        raise DataError(f"{path} holds no datasets with rows; expected arrays (n, ...)")
+        raise DataError(f"{path} holds no datasets with rows; name a file with arrays (n, ...)")
     return found
 
 
@@ -77,7 +77,8 @@ def _rows(path: Path, name: str, node: Any) -> Rows:
 def _unfit(node: Any, dtype: np.dtype[Any]) -> str:
     """Say why a dataset has no rows of numbers of its own, or nothing."""
     if dtype.kind not in "biuf":
-        return f"holds {'text' if dtype.kind in 'OSTU' else dtype}; expected numbers"
+        what = "text" if dtype.kind in "OSTU" else str(dtype)
+        return f"holds {what}; expected numbers: save it as such"
     if is_packed(node.attrs):
         return "is packed by scale_factor and add_offset; save the numbers themselves"
     if node.is_virtual or node.external:

@@ -164,7 +164,7 @@ def _saved(folder: Path) -> Mapping[str, Rows]:
     names = _inside(folder / STATE, lambda found: [f["filename"] for f in found["_data_files"]])
     tables = {folder / name: arrow_rows(folder / name) for name in names}
     if not tables:
-        raise DataError(f"{folder} holds no rows")
+        raise DataError(f"{folder} holds no rows; save the dataset again, or name another")
     first = next(iter(tables.values()))
     return {name: _joined(name, {f: table[name] for f, table in tables.items()}) for name in first}
 

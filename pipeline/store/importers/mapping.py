@@ -92,7 +92,8 @@ class Target:
             if isinstance(error, FeatfoldError):
                 raise
             raise DataError(
-                f"{self.found}: rows {start}-{stop} cannot be read ({error})"
+                f"{self.found}: rows {start}-{stop} cannot be read ({error}); check the disk that "
+                "they lie on, and go on with --resume (resume=True)"
             ) from error
         return out
 
@@ -182,9 +183,12 @@ def _unfit(name: str, rows: Any) -> str:
     if isinstance(rows, Unreadable):
         return rows.why
     if (dtype := logical_dtype(rows)) not in layout.DTYPES:
-        return f"array {name!r} is {dtype}; expected one of {', '.join(sorted(layout.DTYPES))}"
+        known = ", ".join(sorted(layout.DTYPES))
+        return f"array {name!r} is {dtype}; expected one of {known}: convert it"
     if 0 in rows.shape[1:]:
-        return f"array {name!r} has rows of shape {rows.shape[1:]}, which hold nothing"
+        return (
+            f"array {name!r} has rows of shape {rows.shape[1:]}, which hold nothing; write it again"
+        )
     return ""
 
 
@@ -227,7 +231,10 @@ def _dtype(name: str, given: str, wanted: Mapping[str, str]) -> str:
             " others as they are"
         )
     if name == "labels" and "int" not in given:
-        raise DataError(f"labels are {given}; expected integers, below 0 for OOD rows")
+        raise DataError(
+            f"labels are {given}; expected integers, below 0 for OOD rows: save them as such, as "
+            "in labels.astype('int64'), or name others with --labels (labels=)"
+        )
     if name == "labels" or (name == "ids" and "int" in given and given != "uint64"):
         return "int64"  # uint64 ids may be hashes, which int64 does not hold
     return asked or given
@@ -240,7 +247,9 @@ def _sign(name: str, rows: Rows, dtype: str, given: str) -> str:
     is_column = tuple(rows.shape[1:]) == (1,) and name not in _USUAL
     is_one_float = (len(rows.shape) == 1 or is_column) and dtype in FLOATS
     if given in SIGNS[:2] and not is_one_float:
-        raise ConfigError(f"{name}: {rows.shape[1:]} {dtype} a row are no scores, which are floats")
+        raise ConfigError(
+            f"{name}: {rows.shape[1:]} {dtype} a row are no scores; name one float a row"
+        )
     if is_one_float and not given and name not in NO_SCORES:
         raise ConfigError(
             f"{name}: one float a row; if these are scores, say what high ones mean: "

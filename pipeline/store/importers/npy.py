@@ -17,6 +17,7 @@ from pipeline.store.importers import Importer, Rows, array_name, has_suffix
 from pipeline.store.importers.faults import told
 
 LONGEST_HEAD_NBYTES = 2**20
+AGAIN = "save it again as an array of numbers, (n, ...), with numpy.save"
 
 
 def npy_rows(path: Path) -> FileRows:
@@ -31,7 +32,8 @@ def npy_rows(path: Path) -> FileRows:
                 shape, dtype = head(file)
                 start = file.tell()
         except ValueError as error:
-            raise DataError(f"{path} cannot be read ({error})") from error
+            why = str(error) if path.stat().st_size else "it is empty, 0 bytes"
+            raise DataError(f"{path} cannot be read ({why}); {AGAIN}") from error
     expected = start + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     if path.stat().st_size < expected:
         raise CorruptError(
@@ -49,7 +51,7 @@ def head(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
         (3, 0): _head_3_0,
     }.get(version)
     if read is None:
-        raise ValueError(f"npy format {version}")
+        raise ValueError(f"npy format {version}, expected 1.0 to 3.0")
     try:
         shape, columns_first, dtype = read(stream)
     except (SyntaxError, TokenError, TypeError, KeyError):  # of what numpy parses, as it is

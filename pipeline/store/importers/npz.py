@@ -19,7 +19,7 @@ from pipeline.errors import CorruptError
 from pipeline.store.file_rows import FileRows
 from pipeline.store.importers import Importer, Rows, Unreadable, has_suffix
 from pipeline.store.importers.faults import told
-from pipeline.store.importers.npy import head
+from pipeline.store.importers.npy import AGAIN, head
 
 LOCAL_HEAD_NBYTES = 30
 """Bytes before the name of a member in a zip file; the last four say how long what follows is."""
@@ -188,7 +188,7 @@ def _member(
         with file.open(info) as stream:
             head_crc32 = zlib.crc32(stream.read(head_nbytes))
     except (ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        return Unreadable(f"{path}, {info.filename}: cannot be read ({error})")
+        return Unreadable(f"{path}, {info.filename}: cannot be read ({error}); {AGAIN}")
     if info.compress_type != zipfile.ZIP_STORED:
         return DeflatedRows(path, info.filename, shape, dtype)
     with path.open("rb") as raw:

@@ -56,7 +56,10 @@ def prepare(sources: Sequence[str | Path], wanted: Wanted, labels: Any = None) -
         targets[LABELS] = Target(LABELS, GIVEN, given, wanted)
     if not targets:
         reasons = "; ".join(why for why in left_out.values())
-        raise DataError(f"there is no array to import{': ' if reasons else ''}{reasons}")
+        raise DataError(
+            f"there is no array to import{': ' if reasons else ''}{reasons}; name files of arrays "
+            "(n, ...) of numbers, or map one of these"
+        )
     _check_files(targets)
     return Prepared(found.files, found.formats, targets, left_out, _check_rows(targets))
 
@@ -90,7 +93,9 @@ def with_labels(found: Found, labels: Any) -> tuple[Rows | None, Found]:
         if glob.has_magic(str(labels)):
             own = gather([labels])
             if len(own.arrays) != 1:
-                raise ConfigError(f"labels: {labels} hold {', '.join(own.arrays)}; expected one")
+                raise ConfigError(
+                    f"labels: {labels} hold {', '.join(own.arrays)}; expected one: name FILE/NAME"
+                )
             rows: Any = next(iter(own.arrays.values()))
             files = own.files
         else:
@@ -126,7 +131,9 @@ def _check_rows(targets: Mapping[str, Target]) -> int:
         )
     rows = next(iter(counts.values()))
     if not rows:
-        raise DataError(f"{', '.join(targets)}: there are no rows")
+        raise DataError(
+            f"{', '.join(targets)}: there are no rows; write the files again, or name others"
+        )
     return rows
 
 

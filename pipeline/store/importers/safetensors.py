@@ -54,7 +54,9 @@ def safetensors_rows(path: Path) -> dict[str, Rows]:
 def _rows(path: Path, name: str, entry: Mapping[str, Any], start: int, nbytes: int) -> Rows:
     shape = tuple(int(n) for n in entry["shape"])
     if entry["dtype"] not in DTYPES:
-        return Unreadable(f"{path}, {name}: dtype {entry['dtype']} cannot be stored", shape)
+        return Unreadable(
+            f"{path}, {name}: dtype {entry['dtype']} cannot be stored; convert it", shape
+        )
     dtype = np.dtype(DTYPES[entry["dtype"]])
     first, last = entry["data_offsets"]
     if last - first != math.prod(shape) * dtype.itemsize or start + last > nbytes:

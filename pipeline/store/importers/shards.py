@@ -25,7 +25,9 @@ from pipeline.store.importers import (
     logical_dtype,
     read_into,
 )
+from pipeline.store.importers.faults import not_there
 
+LEFT = ": save one entry a row as a number, or leave it out by mapping others"
 _NAMED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 
 
@@ -133,10 +135,12 @@ def _unfit(name: str, rows: Rows, path: Path) -> Unreadable | None:
     if isinstance(rows, Unreadable):
         return rows
     if not rows.shape:
-        return Unreadable(f"{path}, {name}: one number; expected rows (n, ...)", (), rows.dtype)
+        return Unreadable(
+            f"{path}, {name}: one number; expected rows (n, ...){LEFT}", (), rows.dtype
+        )
     if rows.dtype.kind in "SUOV":
         what = "text" if rows.dtype.kind in "SU" else f"{rows.dtype}"
-        return Unreadable(f"{path}, {name}: {what}; expected numbers", rows.shape, rows.dtype)
+        return Unreadable(f"{path}, {name}: {what}; expected numbers{LEFT}", rows.shape, rows.dtype)
     return None
 
 
@@ -160,7 +164,9 @@ def _paths(sources: Sequence[str | Path]) -> Iterator[tuple[Path, str]]:
         name, where = _split(source)
         for path in _matches(where):
             if seen.setdefault(path, name) != name:
-                raise ConfigError(f"{path} is named twice, as {seen[path]!r} and as {name!r}")
+                raise ConfigError(
+                    f"{path} is named twice, as {seen[path]!r} and as {name!r}; name it once"
+                )
     yield from seen.items()
 
 
@@ -180,10 +186,10 @@ def _matches(where: str) -> list[Path]:
             _refuse_folder(path)
         return [path]
     if not glob.has_magic(where):
-        raise MissingInputError(f"{path} is not there")
+        raise MissingInputError(not_there(path))
     found = [Path(each) for each in glob.glob(str(path), recursive=True)]
     if not found:
-        raise MissingInputError(f"{path}: no file matches")
+        raise MissingInputError(not_there(path, "is a pattern that no file matches"))
     return found
 
 
@@ -192,7 +198,7 @@ def _refuse_folder(path: Path) -> None:
     globs = " or ".join(f"{path}/*{suffix}" for suffix in sorted(kinds))
     raise DataError(
         f"{path} is a folder of no format that is known here"
-        + (f"; name its files: {globs} (in quotes)" if kinds else "")
+        + (f"; name its files: {globs} (in quotes)" if kinds else "; name files in it")
     )
 
 
@@ -216,7 +222,8 @@ def _check_alike(name: str, first: Part, part: Part) -> None:
     if _columns(part) != _columns(first):
         raise DataError(
             f"{name}: {part.path} has columns {_columns(part)[0]} to {_columns(part)[-1]}, "
-            f"{first.path} has {_columns(first)[0]} to {_columns(first)[-1]}; expected the same"
+            f"{first.path} has {_columns(first)[0]} to {_columns(first)[-1]}; expected the same: "
+            "number them alike, or import the files into splits of their own"
         )
     ours = (part.rows.shape[1:], logical_dtype(part.rows), part.rows.dtype)
     theirs = (first.rows.shape[1:], logical_dtype(first.rows), first.rows.dtype)

@@ -56,7 +56,10 @@ class _Tensor:
         if self._tensor is None:
             self._tensor = dict(_tensors(self.path)).get(self.name)
             if self._tensor is None or tuple(self._tensor.shape) != self.shape:
-                raise CorruptError(f"{self.path}: {self.name} was changed while it was read")
+                raise CorruptError(
+                    f"{self.path}: {self.name} was changed while it was read; "
+                    "import it again when it lies still"
+                )
         part = self._tensor[start : start + rows]
         bits = part.view(torch.uint16) if part.dtype == torch.bfloat16 else part
         found: np.ndarray[Any, Any] = bits.numpy()
@@ -75,11 +78,12 @@ def torch_rows(path: Path) -> dict[str, Rows]:
     found: dict[str, Rows] = {}
     for name, tensor in _tensors(path):
         if name in found:
-            raise DataError(f"{path} holds two tensors that would be called {name}")
+            raise DataError(f"{path} holds two tensors that would be called {name}; rename one")
         found[name] = _rows_of(path, name, tensor)
     if not found:
         raise DataError(
-            f"{path} holds no tensors with rows; expected a tensor, or a dictionary of tensors"
+            f"{path} holds no tensors with rows; expected a tensor, or a dictionary of "
+            f"tensors: {SAVE}"
         )
     return found
 

@@ -30,7 +30,7 @@ def check_usable(
     if (got := shapes.get("logits", (classes,))) != (classes,):
         raise DataError(
             f"{split}: logits have rows of shape {got}; expected ({classes},), one for each of the "
-            f"classes: mend --classes (classes=) or the files, or map them to another name"
+            "classes: mend --classes (classes=) or the files, or map them to another name"
         )
     if len(got := shapes.get("features", (1,))) not in (1, 2):
         raise DataError(

@@ -59,7 +59,9 @@ def zarr_rows(path: Path) -> dict[str, Rows]:
     """
     found = dict(_named(path))
     if not found:
-        raise DataError(f"{path} is a zarr group without arrays with rows; expected (n, ...)")
+        raise DataError(
+            f"{path} is a zarr group without arrays with rows; name one with arrays (n, ...)"
+        )
     return found
 
 
@@ -137,7 +139,7 @@ def _rows(path: Path, name: str, array: Any) -> Rows:
 def _check_numbers(path: Path, array: Any, dtype: np.dtype[Any]) -> None:
     """Raise :class:`DataError` for text, packed numbers, and floats that were never written."""
     if dtype.kind not in "biuf":
-        raise DataError(f"{path} holds {dtype}; expected numbers")
+        raise DataError(f"{path} holds {dtype}; expected numbers: save it as such, or map others")
     if is_packed(array.attrs):
         raise DataError(
             f"{path} is packed by scale_factor and add_offset; save the numbers themselves"
