@@ -14,6 +14,7 @@ from pipeline.cli.eval import evaluate
 from pipeline.cli.export import export
 from pipeline.cli.extract import extract
 from pipeline.cli.import_ import import_
+from pipeline.cli.init import init
 from pipeline.cli.inspect import inspect
 from pipeline.cli.plan import plan
 from pipeline.cli.report import report
@@ -79,6 +80,6 @@ def featfold() -> None:
     """
 
 
-for _verb in (demo, import_, extract, plan, run, report, inspect, export, doctor, bench):
+for _verb in (demo, init, import_, extract, plan, run, report, inspect, export, doctor, bench):
     featfold.add_command(_verb)
 featfold.add_command(evaluate, "eval")
