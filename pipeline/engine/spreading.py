@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,9 @@ Write = Callable[[str, Block, Callable[[int], None], int], None]
 """Called in a worker with a token of the whole, a block, what is told its rows, and threads."""
 PATIENCE_SECONDS = 60
 """How long nothing may be heard while no worker is connected."""
+
+TELL_SECONDS = 0.1
+"""How often a worker tells its rows, at most: all that is told passes through the scheduler."""
 
 
 class AbandonedError(FeatfoldError):
@@ -40,7 +44,7 @@ def spread(
     try:
         while waiting or flying:
             busy = {address for _, address in flying.values()}
-            for address in client.nthreads().keys() - busy if waiting else ():
+            for address in _addresses(client) - busy if waiting else ():
                 if waiting:
                     block = waiting.popleft()
                     future = client.submit(
@@ -52,7 +56,7 @@ def spread(
             try:
                 message = news.get(timeout=PATIENCE_SECONDS)
             except queue.Empty:
-                if not client.nthreads():
+                if not _addresses(client):
                     raise FeatfoldError(
                         f"split {split}: no worker is left at {client.scheduler.address}; start "
                         "some, and run the same again: what is finished is kept"
@@ -74,6 +78,16 @@ def spread(
             client.cancel(list(flying))
             client.unsubscribe_topic(topic)
             client.run(leave, on_error="ignore")
+
+
+def _addresses(client: Any) -> set[str]:
+    """Return where the workers are that are connected now."""
+    from distributed.comm import CommClosedError
+
+    try:
+        return set(client.nthreads())
+    except OSError as error:
+        raise CommClosedError(str(error)) from error
 
 
 def _sent(client: Any, write: Write, token: str) -> Any:
@@ -100,12 +114,16 @@ def _task(write: Write, token: str, block: Block) -> None:
 
     worker = get_worker()
     key, topic = worker.get_current_task(), _topic(token)
+    told = time.monotonic()
 
     def tell(rows: int) -> None:
+        nonlocal told
         task = worker.state.tasks.get(key)
-        if task is None or task.state != "executing":
+        gone = worker.status.name in ("closing", "closed")
+        if gone or task is None or task.state != "executing":
             raise AbandonedError(f"block {block.index} is waited for no more")
-        if rows:
+        if time.monotonic() - told > TELL_SECONDS:
+            told = time.monotonic()
             worker.log_event(topic, [block.index, rows])
 
     worker.log_event(topic, [block.index, 0])

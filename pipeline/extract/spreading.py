@@ -34,7 +34,7 @@ def spread_out(
     for block, own, done in spread(client, task.split, partial(fill_here, task), blocks, leave):
         named = f"block {block.index} (rows {block.start}-{block.stop})"
         if own == 0 and block.index in begun:
-            say(f"{task.split}: a worker was lost within {named}, which another one takes over")
+            say(f"{task.split}: {named} is begun again, a worker was lost")
         if done and not is_committed(writer, block):
             raise FeatfoldError(
                 f"split {task.split}: a worker has written {named}, but {task.store} lacks it "

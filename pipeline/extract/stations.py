@@ -114,11 +114,11 @@ def fill_here(task: Task, token: str, block: Block, tell: Tell, threads: int) ->
     """
     with _alone, _threads(threads):  # a model is run by one thread at a time
         try:
-            if token not in _kept:
+            if (station := _kept.get(token)) is None:
                 _kept.clear()
-                _kept[token] = _made(task)
-            with _kept[token].ready():
-                _kept[token].fill(block, tell)
+                _kept[token] = station = _made(task)
+            with station.ready():
+                station.fill(block, tell)
         except BaseException as error:
             _kept.clear()
             if isinstance(error, FeatfoldError) or not isinstance(error, Exception):
