@@ -20,6 +20,9 @@ from pipeline.store.layout import UNFINISHED, is_ood
 EXTRACTED_FROM = "extracted_from"
 """Attribute of a split: what the job said of its rows and their model."""
 
+LAYING = ("taps", "layouts", "prefix", "head", "mask", "length", "pooled")
+"""Keys of a model that say what is stored of its outputs: see ``ff.tapped``."""
+
 
 class Progress(Protocol):
     """What is told how far a job is; stages count bytes, or another unit that they name."""
@@ -175,10 +178,21 @@ def manner_of(source: Source) -> Any:
 
 
 def model_of(source: Source) -> Any:
-    """Return the model of a source, with its probes."""
-    from pipeline.extract import build
+    """Return the model of a source, with its probes.
 
-    model = build(source.model.factory, **source.model.arguments)
+    A callable that ``import`` makes is laid out by keys that its factory does not take itself.
+    """
+    from pipeline.extract import build
+    from pipeline.extract.sources import accepts
+
+    factory, arguments = source.model.factory, source.model.arguments
+    own = [key for key in LAYING if key in arguments and not accepts(factory, key)]
+    laying = {key: arguments.pop(key) for key in own}
+    model = build(factory, **arguments)
+    if laying:
+        from pipeline.extract.taps import tapped
+
+        model = tapped(model, **laying)
     for probe in source.model.probes:
         options = {key: given for key, given in probe.items() if key != "name"}
         model = build(PROBES[probe["name"]], model=model, **options)

@@ -191,7 +191,9 @@ def declare(
         if len(layout) != len(shape) and (layout or len(shape) > 1):
             raise ConfigError(
                 f"rows of {name!r} have shape {shape}: expected a layout of one letter per axis, "
-                f"such as {{{name!r}: 'TD'}} for tokens x features, got {layout!r}"
+                f"such as {{{name!r}: 'TD'}} for tokens x features, got {layout!r}; say how "
+                f"batches are laid out: ff.tapped(model, layouts={{{name!r}: 'NTD'}}), or "
+                f"layouts: {{{name}: NTD}} beside import: in a job"
             )
         specs[name] = ArraySpec(shape, _dtype_name(name, output), layout)
     return specs

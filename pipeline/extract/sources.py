@@ -125,6 +125,17 @@ def takes(path: str, parameter: str) -> bool:
         return False
 
 
+def accepts(path: str, parameter: str) -> bool:
+    """Tell whether the factory that ``path`` names can be called with a parameter of a name."""
+    try:
+        inspect.signature(resolve(path)).bind_partial(**{parameter: None})
+    except TypeError:
+        return False
+    except ValueError:  # written in C
+        pass
+    return True
+
+
 def _call(path: str, factory: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     try:
         return factory(**arguments)

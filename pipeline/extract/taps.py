@@ -22,6 +22,7 @@ from pipeline.extract.model import Description, call, name_of
 from pipeline.extract.tap import Tap, input_of, item_of, near_names, tap_of
 from pipeline.extract.token_layouts import (
     arranged,
+    check_layout,
     copied,
     has_tokens,
     is_sequence,
@@ -34,12 +35,13 @@ from pipeline.pooled import said_of_copy
 
 FEATURES, LOGITS, MASK = "features", "logits", "mask"
 AUTO = "auto"
+RETURNED = "what the model returns"
 Arrays = dict[str, torch.Tensor]
 
 
 def tapped(
     model: Callable[..., Any],
-    taps: Mapping[str, str],
+    taps: Mapping[str, str] | None = None,
     *,
     layouts: Mapping[str, str] | None = None,
     prefix: Mapping[str, int] | None = None,
@@ -49,8 +51,10 @@ def tapped(
     pooled: bool = False,
     transform: Callable[[Any], Any] | None = None,
     attributes: Mapping[str, str] | None = None,
-) -> Tapped:
+) -> Tapped | Arranged:
     """Return a model that gives the outputs of submodules by the names of ``taps``.
+
+    Without taps (or a head), arrays are what any callable returns, a tensor being ``features``.
 
     A tap is the name of a submodule, ``blocks.11``; with an item of its output, ``encoder:0`` or
     ``encoder:last_hidden_state``, or ``head:input``, what goes into it, where several tensors do
@@ -79,45 +83,129 @@ def tapped(
         For a submodule that is not there; near names are listed.
     """
     network = devices.module_of(model)
+    if taps is None and head is None:
+        made: Tapped | Arranged = Arranged(model, layouts or {})
+        return _completed(made, model, prefix, mask, length, pooled, transform, attributes)
     if network is None:
         raise ConfigError(
             f"taps need a torch.nn.Module, or a method of one, got {name_of(model)}: return what "
-            "you want as a mapping of tensors by name instead"
+            "you want as a mapping of tensors by name instead, and declare layouts alone"
         )
     if isinstance(network, torch.jit.ScriptModule):
         raise ConfigError("taps need a module as it was written: one that is scripted has no hooks")
     if head not in (None, AUTO):
         linear_called(network, str(head))
-        taps = taps if LOGITS in taps else {**taps, LOGITS: str(head)}
-    chosen = tuple(tap_of(network, name, path, layouts or {}) for name, path in _checked(taps))
-    if odd := [name for name in layouts or {} if name not in taps]:
-        raise ConfigError(f"layouts: there is no tap {odd[0]!r}; taps: {', '.join(taps)}")
-    made = Tapped(network, None if model is network else model, chosen)
-    made.prefixes = _prefixes(chosen, prefix or {})
+        taps = taps if taps is None or LOGITS in taps else {**taps, LOGITS: str(head)}
+    named = dict(_checked(taps))
+    chosen = tuple(tap_of(network, name, path, layouts or {}) for name, path in named.items())
+    if odd := [name for name in layouts or {} if name not in named]:
+        raise ConfigError(f"layouts: there is no tap {odd[0]!r}; taps: {', '.join(named)}")
+    made = Tapped(network, None if model is network else model, chosen, head)
+    return _completed(made, model, prefix, mask, length, pooled, transform, attributes)
+
+
+def _completed(
+    made: Tapped | Arranged,
+    model: Callable[..., Any],
+    prefix: Mapping[str, int] | None,
+    mask: str | None,
+    length: int | None,
+    pooled: bool,
+    transform: Callable[[Any], Any] | None,
+    attributes: Mapping[str, str] | None,
+) -> Tapped | Arranged:
+    made.prefixes = _prefixes(made.taps, prefix or {})
     made.mask, made.length = mask, _length(length, mask)
-    made.head_name, made.transform = head, transform
-    copied_of = _tokens_of(chosen).name if pooled else ""
+    made.transform = getattr(model, "transform", None) if transform is None else transform
+    copied_of = _tokens_of(made.taps).name if pooled else ""
     _refuse_twice(made, [POOLED] if pooled else [])
     made.description = _description(made, model, copied_of, attributes or {})
     return made
 
 
-class Tapped(torch.nn.Module):  # type: ignore[misc]
-    """A module whose outputs are those of submodules of another: see :func:`tapped`."""
+class Laid:
+    """Arrays as they are stored: tokens behind a prefix, and a mask of those that are valid."""
 
+    taps: tuple[Tap, ...]
     prefixes: Mapping[str, Mapping[str, int]]
     """Of each tap of a sequence, the arrays of its first tokens and their numbers."""
     mask: str | None
     length: int | None
-    head_name: str | None
     transform: Callable[[Any], Any] | None
     description: Description
 
-    def __init__(self, network: Any, method: Any, taps: tuple[Tap, ...]) -> None:
+    def _laid(self, tap: Tap, output: torch.Tensor) -> Arrays:
+        """Return copies of a tap's tokens and of each part of its prefix."""
+        found = arranged(output, tap.layout, tap.where)
+        rest, parts = parted(found, self.prefixes.get(tap.name, {}), tap.where)
+        return {name: copied(each) for name, each in {tap.name: rest, **parts}.items()}
+
+    def _finished(self, arrays: Arrays, inputs: Any) -> Arrays:
+        """Return the arrays with their mask, where there is one."""
+        if self.mask is not None:
+            if not isinstance(inputs, Mapping) or self.mask not in inputs:
+                there = ", ".join(inputs) if isinstance(inputs, Mapping) else "one tensor"
+                raise DataError(f"mask: no input is called {self.mask!r}; inputs: {there}")
+            tokens = [tap for tap in self.taps if has_tokens(tap.layout)]
+            skipped = sum(self.prefixes.get(tokens[0].name, {}).values()) if tokens else 0
+            mask, length = mask_of(inputs[self.mask], skipped, self.length, self.mask)
+            for tap in tokens:
+                arrays[tap.name] = masked(arrays[tap.name], mask, length, tap.where)
+            arrays[MASK] = torch.nn.functional.pad(mask, (0, length - mask.shape[1]))
+        return arrays
+
+
+class Arranged(Laid):
+    """Any callable, whose outputs have layouts that it does not tell itself: see :func:`tapped`.
+
+    No module, so that what it holds is found, and left where it is, as for every callable.
+    """
+
+    def __init__(self, model: Callable[..., Any], layouts: Mapping[str, str]) -> None:
+        self.model = model
+        self.taps = tuple(
+            Tap(name, RETURNED, None, "", check_layout(layout, f"layouts: {name}"))
+            for name, layout in layouts.items()
+        )
+
+    @property
+    def head(self) -> Any:
+        """The final layer that the callable carries, if any."""
+        return getattr(self.model, "head", None)
+
+    def __call__(self, inputs: Any) -> Arrays:
+        """Return the arrays (n, ...) by name.
+
+        Raises
+        ------
+        DataError
+            For an output that is missing, or is not as declared, and two arrays of one name.
+        """
+        output = call(self.model, inputs)
+        found = dict(output) if isinstance(output, Mapping) else {FEATURES: output}
+        arrays: Arrays = {}
+        for tap in self.taps:
+            if not isinstance(found.get(tap.name), torch.Tensor):
+                raise DataError(
+                    f"layouts: the model returns no tensor {tap.name!r}; it returns "
+                    f"{', '.join(map(str, found))}"
+                )
+            arrays |= self._laid(tap, found.pop(tap.name))
+        if twice := sorted(found.keys() & arrays.keys()):
+            raise DataError(f"prefix: the model itself returns {', '.join(twice)}; rename one")
+        return self._finished(arrays | found, inputs)
+
+
+class Tapped(Laid, torch.nn.Module):  # type: ignore[misc]
+    """A module whose outputs are those of submodules of another: see :func:`tapped`."""
+
+    def __init__(
+        self, network: Any, method: Any, taps: tuple[Tap, ...], head_name: str | None
+    ) -> None:
         super().__init__()
         self.tapped = network
         self._method = method
-        self.taps = taps
+        self.taps, self.head_name = taps, head_name
 
     @property
     def head(self) -> tuple[Any, Any] | None:
@@ -191,23 +279,7 @@ class Tapped(torch.nn.Module):  # type: ignore[misc]
                 f"{tap.where}: the submodule ran twice in one forward pass, and which run is "
                 f"meant is not known{self._near(tap)}: tap one that runs once"
             )
-        found = arranged(item_of(tap, given, self._near), tap.layout, tap.where)
-        rest, parts = parted(found, self.prefixes.get(tap.name, {}), tap.where)
-        caught[tap.name] = {name: copied(each) for name, each in {tap.name: rest, **parts}.items()}
-
-    def _finished(self, arrays: Arrays, inputs: Any) -> Arrays:
-        """Return the arrays with their mask, where there is one."""
-        if self.mask is not None:
-            if not isinstance(inputs, Mapping) or self.mask not in inputs:
-                there = ", ".join(inputs) if isinstance(inputs, Mapping) else "one tensor"
-                raise DataError(f"mask: no input is called {self.mask!r}; inputs: {there}")
-            tokens = [tap for tap in self.taps if has_tokens(tap.layout)]
-            skipped = sum(self.prefixes.get(tokens[0].name, {}).values()) if tokens else 0
-            mask, length = mask_of(inputs[self.mask], skipped, self.length, self.mask)
-            for tap in tokens:
-                arrays[tap.name] = masked(arrays[tap.name], mask, length, tap.where)
-            arrays[MASK] = torch.nn.functional.pad(mask, (0, length - mask.shape[1]))
-        return arrays
+        caught[tap.name] = self._laid(tap, item_of(tap, given, self._near))
 
     def _find_head(self, inputs: Any) -> None:
         """Look for the last linear layer whose output is that of the model, or its logits."""
@@ -278,7 +350,7 @@ def _tokens_of(taps: tuple[Tap, ...]) -> Tap:
     return next((tap for tap in tokens if tap.name == FEATURES), tokens[0])
 
 
-def _refuse_twice(made: Tapped, names: list[str]) -> None:
+def _refuse_twice(made: Laid, names: list[str]) -> None:
     names += [tap.name for tap in made.taps]
     names += [name for prefix in made.prefixes.values() for name in prefix]
     names += [MASK] if made.mask is not None else []
@@ -291,15 +363,16 @@ def _said_of(transform: Any) -> str:
     return re.sub(r" at 0x[0-9a-f]+", "", " ".join(repr(transform).split()))
 
 
-def _description(
-    made: Tapped, model: Any, pooled: str, attributes: Mapping[str, str]
-) -> Description:
+def _description(made: Laid, model: Any, pooled: str, attributes: Mapping[str, str]) -> Description:
     """Return what the store records: above all where the features are taken from."""
     said = {tap.name: " ".join((tap.path, tap.layout)).strip() for tap in made.taps}
+    carried = getattr(model, "description", None)
+    known = carried if isinstance(carried, Description) else Description()
     for name, prefix in made.prefixes.items():
         said[name] += "".join(f", without {arr} {count}" for arr, count in prefix.items())
-    first = FEATURES if FEATURES in said else next(iter(said))
+    first = FEATURES if FEATURES in said else next(iter(said), "")
     layouts = {
+        **known.layouts,
         **{tap.name: "TD" for tap in made.taps if has_tokens(tap.layout)},
         **{
             name: "D" if count == 1 else "TD"
@@ -309,10 +382,10 @@ def _description(
     }
     own = {
         "model": name_of(devices.called_by(model)),
-        "tap": said[first],
+        **({"tap": said[first]} if said else {}),
         "taps": "; ".join(f"{name}: {where}" for name, where in said.items()),
         **({"mask": made.mask} if made.mask is not None else {}),
         **(said_of_copy(pooled, made.mask is not None) if pooled else {}),
         **({"transform": _said_of(made.transform)} if made.transform is not None else {}),
     }
-    return Description({**own, **attributes}, layouts, pooled)
+    return Description({**known.attributes, **own, **attributes}, layouts, pooled)

@@ -85,6 +85,7 @@ def finished(
         )
     rest = {name: each for name, each in vars(where).items() if name != "taps"}
     found = tapped(module, where.taps, **rest, transform=transform, attributes=attributes)
+    assert isinstance(found, Tapped)  # as there are taps
     if device is not None:
         settled = devices.settled(module, device)
         if devices.homes_of([module]) != [settled]:
