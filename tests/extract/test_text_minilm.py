@@ -14,13 +14,15 @@ from pipeline.extract.filling import extract_split
 from pipeline.extract.model import Extractor
 from pipeline.extract.models.transformers import load
 from pipeline.extract.sources import Batch
+from pipeline.extract.token_layouts import mean_of_tokens
 from pipeline.store import Store
 from pipeline.views import Pooled
 
 README = Path(__file__).parents[2] / "README.md"
 LENGTH, D, ROWS = 64, 384, 60
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 4e-6}
-"""In float32 the model itself rounds by 1e-6 otherwise in a batch than alone."""
+"""In float32 the model itself rounds by 1e-6 otherwise in a batch than alone, without padding too:
+see the last test; pooling adds nothing to that."""
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +138,27 @@ def test_weights_from_the_file_are_those_of_the_folder(folder, tokenizer, senten
     second = Extractor(model_of(folder, weights=str(folder / "model.safetensors")))(inputs)
     assert torch.equal(first["features"], second["features"])
     assert torch.equal(first["mask"].sum(1), torch.tensor(inputs["attention_mask"]).sum(1))
+
+
+def test_what_is_left_in_float32_is_the_forward_pass_of_the_model(folder, tokenizer, sentences):
+    """Pooling is exact; rows of a batch without padding are as far from those of one row alone."""
+    import transformers
+
+    source = Sentences(sentences[:20], tokenizer)
+    inputs = source.read(0, 20).inputs
+    stored = Extractor(model_of(folder))(inputs)
+    pooled = mean_of_tokens(stored["features"], stored["mask"]).numpy()
+    valid = [np.asarray(t)[m] for t, m in zip(stored["features"], stored["mask"], strict=True)]
+    exact = np.stack([np.mean(rows.astype(np.float64), axis=0) for rows in valid])
+    np.testing.assert_allclose(pooled, exact, rtol=0, atol=1e-14)
+
+    net = transformers.AutoModel.from_pretrained(folder).eval()
+
+    def mean_of(ids, copies):
+        with torch.no_grad():
+            return net(input_ids=torch.tensor([ids] * copies)).last_hidden_state[0].double().mean(0)
+
+    alone = torch.stack([mean_of(ids, 1) for ids in source.encoded]).numpy()
+    batched = torch.stack([mean_of(ids, 7) for ids in source.encoded]).numpy()
+    own = np.abs(batched - alone).max()
+    assert np.abs(pooled - alone).max() <= max(1e-6, 3 * own) <= 1e-5
