@@ -19,6 +19,7 @@ from pipeline.cli.inspect import inspect
 from pipeline.cli.plan import plan
 from pipeline.cli.report import report
 from pipeline.cli.run import run
+from pipeline.cli.schema import schema
 
 EXIT_CODES = """\b
 Exit codes:
@@ -80,6 +81,9 @@ def featfold() -> None:
     """
 
 
-for _verb in (demo, init, import_, extract, plan, run, report, inspect, export, doctor, bench):
+for _verb in (
+    demo, init, import_, extract, plan, run, report, inspect, export,
+    doctor, schema, bench,
+):  # fmt: skip
     featfold.add_command(_verb)
 featfold.add_command(evaluate, "eval")
