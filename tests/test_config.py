@@ -163,7 +163,7 @@ def test_a_wrong_override_is_named_as_one(job):
         config.load(path, ["resources.workers=0"])
     with pytest.raises(ConfigError, match=r"command line resources\.wrkers: unknown key: did you"):
         config.load(path, ["resources.wrkers=1"])
-    with pytest.raises(ConfigError, match=r"nothing is an unknown key: known: version, name"):
+    with pytest.raises(ConfigError, match=r"command line nothing: unknown key: known: version"):
         config.load(path, ["nothing.like.it=1"])
 
 
@@ -182,6 +182,64 @@ def test_a_wrong_override_is_named_as_one(job):
 def test_an_override_that_cannot_be_applied_is_quoted(job, override):
     with pytest.raises(ConfigError, match=re.escape(repr(override))):
         config.load(job(WHOLE), [override])
+
+
+@pytest.mark.parametrize(
+    ("override", "keys", "expected"),
+    [
+        (
+            "evaluate.near=[ood/near/a, ood/near/b]",
+            ("evaluate", "near"),
+            ["ood/near/a", "ood/near/b"],
+        ),
+        ("evaluate.near.0=ood/near/c", ("evaluate", "near"), ["ood/near/c"]),
+        ("detectors.3={name: vim, dim: 5}", ("detectors", 3), {"name": "vim", "dim": 5}),
+        ("store='1e5'", ("store",), "1e5"),
+        ("store=a=b.zarr", ("store",), "a=b.zarr"),
+        ("fit={split: id/val}", ("fit", "split"), "id/val"),
+        ("detectors.1.ridge=1e-2", ("detectors", 1, "ridge"), 0.01),
+        ("resources.cache=null", ("resources", "cache"), None),
+    ],
+)
+def test_an_override_is_yaml_at_any_depth(job, override, keys, expected):
+    found = yaml.safe_load(config.load(job(WHOLE), [override]).resolved())
+    for key in keys:
+        found = found[key]
+    assert found == expected or expected.items() <= found.items()
+
+
+def test_a_key_that_stands_twice_in_an_override_is_refused(job):
+    with pytest.raises(
+        ConfigError, match=r"command line resources\.workers: this key stands twice"
+    ):
+        config.load(job(SMALL), ["resources={workers: 1, workers: 2}"])
+
+
+def test_the_environment_overrides_the_file_and_the_command_line_both(job, monkeypatch):
+    monkeypatch.setenv("FEATFOLD__RESOURCES__WORKERS", "2")
+    monkeypatch.setenv("FEATFOLD__DETECTORS__0", "energy")
+    found = config.load(job(SMALL), ["detectors.0=vim"])
+    assert (found.resources.workers, list(found.detectors)) == (2, ["vim"])
+    assert config.load(job(found.resolved())).detectors.keys() == {"energy"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("RESOURCES__WORKERS", "0", "FEATFOLD__RESOURCES__WORKERS resources.workers: expected at"),
+        (
+            "RESOURCES__WRKERS",
+            "1",
+            "FEATFOLD__RESOURCES__WRKERS resources.wrkers: unknown key: did",
+        ),
+        ("NOTHING__LIKE", "1", "FEATFOLD__NOTHING__LIKE nothing: unknown key"),
+        ("NAME", "[", "'name=['"),
+    ],
+)
+def test_a_wrong_variable_is_named(job, monkeypatch, name, value, words):
+    monkeypatch.setenv(f"FEATFOLD__{name}", value)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        config.load(job(SMALL))
 
 
 def test_a_head_may_have_options(job):
@@ -371,6 +429,24 @@ BROKEN = {
         ["has a source", "job.yaml:7:13"],
     ),
     "split name": (with_lines("fit: {split: id/trian}"), "4:14", ["mean 'id/train'", "ood/val"]),
+    "octal": (with_lines("classes: 0o17"), "4:10", ["'0o17'", "decimal digits"]),
+    "leading zero": (
+        with_lines("resources: {workers: 010}"), "4:22", ["or auto", "'010'"],
+    ),
+    "hexadecimal": (with_lines("classes: 0x1F"), "4:10", ["'0x1F'", "decimal digits"]),
+    "quoted number": (with_lines("classes: '10'"), "4:10", ["leave out its quotes"]),
+    "sexagesimal": (with_lines("classes: 22:30"), "4:10", ["the text '22:30'"]),
+    "date": (with_lines("classes: 2024-01-01"), "4:10", ["the text '2024-01-01'"]),
+    "yes for a number": (with_lines("classes: yes"), "4:10", ["the text 'yes'"]),
+    "no for a head": (with_lines("head: no"), "4:7", ["stored", "'no'"]),
+    "null for text": ("name: null\nstore: s\ndetectors: [msp]\n", "1:7", ["string", "None"]),
+    "duplicate key within": (
+        with_lines("resources: {workers: 1, memory: 1GB, workers: 2}"),
+        "4:38",
+        ["resources.workers", "twice", "job.yaml:4:13"],
+    ),
+    "merge of nothing": (with_lines("fit: {<<: 3}"), "4:11", ["not YAML"]),
+    "unknown anchor": (with_lines("fit: *usual"), "4:6", ["undefined alias"]),
     "declared split name": (
         with_lines("declare:", "  train: {rows: 1, classes: 1, arrays: {}}"), "5:3", ["id/train"],
     ),

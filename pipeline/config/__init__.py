@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +30,20 @@ from pipeline.errors import ConfigError
 __all__ = ["Declared", "DetectorConfig", "Evaluate", "Factory", "JobConfig", "Report"]
 __all__ += ["Resources", "Source", "load", "parse"]
 
+VARIABLES = "FEATFOLD__"
+"""``FEATFOLD__RESOURCES__WORKERS=2`` in the environment sets ``resources.workers``."""
+
 
 def load(path: str | Path, overrides: Iterable[str] = (), *, stored: bool = True) -> JobConfig:
     """Return the job of a YAML file; ``overrides`` are ``a.b.0.c=value``, the value being YAML.
 
-    Unless ``stored``, it need not name a store.
+    Variables of the environment that begin with :data:`VARIABLES` have a word, and ``overrides``
+    the last one. Unless ``stored``, it need not name a store.
 
     Raises :class:`MissingInputError` where there is no file, :class:`ConfigError` with one line
     ``file:line:column key: problem`` for everything that is wrong.
     """
-    return _job(document.read(path), overrides, stored)
+    return _job(document.read(path), overrides, stored, os.environ)
 
 
 def parse(text: str, name: str, overrides: Iterable[str] = ()) -> JobConfig:
@@ -46,10 +51,18 @@ def parse(text: str, name: str, overrides: Iterable[str] = ()) -> JobConfig:
     return _job(document.parse(text, name), overrides)
 
 
-def _job(found: Document, overrides: Iterable[str], stored: bool = True) -> JobConfig:
+def _job(
+    found: Document,
+    overrides: Iterable[str],
+    stored: bool = True,
+    variables: Mapping[str, str] = types.MappingProxyType({}),
+) -> JobConfig:
     if not isinstance(found.tree, dict):
         what = "the file is empty" if found.tree is None else "expected a mapping of keys"
         raise ConfigError(f"{found.place(())}: {what}; a job needs at least name, store, detectors")
+    for name in sorted(name for name in variables if name.startswith(VARIABLES)):
+        keys = name.removeprefix(VARIABLES).lower().replace("__", ".")
+        found.override([f"{keys}={variables[name]}"], name)
     found.override(overrides)
     problems = list(found.problems)
     try:
@@ -81,8 +94,6 @@ def _problem(found: Document, error: dict[str, Any]) -> Problem:
     if error["type"] != "missing":
         keys = found.known(keys)
     text = _unknown(error["loc"]) if unknown else words(error, keys)
-    if unknown and not keys:  # set on the command line: the document has no place for it
-        text = f"{'.'.join(map(str, error['loc']))} is an {text}"
     if context.get("other") is not None:
         text += f" (the first: {found.place(context['other'])})"
     return Problem(found.place(keys, of_key=of_key), keys, text)

@@ -16,7 +16,7 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 
 from pipeline import detectors, sweeps
-from pipeline.config.problems import detail, did_you_mean, refusal, words
+from pipeline.config.problems import detail, did_you_mean, no_number, refusal, words
 from pipeline.config.sections import truth
 from pipeline.content import hints
 from pipeline.errors import ConfigError, FeatfoldError, UnknownNameError
@@ -149,7 +149,7 @@ def _refuse_guesses(given: Any, taken: Any) -> None:
         if isinstance(given, bool):
             raise ConfigError(f"expected a number, got {str(given).lower()}")
         if isinstance(given, str):
-            raise ConfigError(f"expected a number, got the text {given!r}; leave out its quotes")
+            raise ConfigError(no_number("a number", given))
 
 
 def _mistyped(error: ValidationError | ConfigError) -> str:

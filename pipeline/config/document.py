@@ -80,33 +80,34 @@ class Document:
         """Return the longest beginning of ``keys`` that the document has."""
         return next(keys[:n] for n in range(len(keys), -1, -1) if not n or keys[:n] in self.values)
 
-    def override(self, assignments: Iterable[str]) -> None:
-        """Set values given as ``a.b.0.c=value``, where the value is YAML."""
+    def override(self, assignments: Iterable[str], place: str = COMMAND_LINE) -> None:
+        """Set values given as ``a.b.0.c=value``, where the value is YAML; ``place`` says where."""
         for assignment in assignments:
             dotted_keys, equals, text = assignment.partition("=")
             if not equals or not all(dotted_keys.split(".")):
                 raise ConfigError(f"{assignment!r}: expected key=value, e.g. resources.workers=2")
-            try:
-                given = yaml.load(text, _Loader)
-            except yaml.YAMLError as error:
-                raise ConfigError(f"{assignment!r}: the value is not YAML: {error}") from None
-            self._set(dotted_keys.split("."), given, assignment)
+            given = parse(text, f"{assignment!r}, its value")
+            keys = self._set(dotted_keys.split("."), given.tree, assignment, place)
+            self.problems += [Problem(place, (*keys, *p.keys), p.text) for p in given.problems]
 
-    def _set(self, steps: list[str], given: Any, assignment: str) -> None:
+    def _set(self, steps: list[str], given: Any, assignment: str, place: str) -> Keys:
         parent: Any = self.tree
         keys: Keys = ()
         for step in steps[:-1]:
             key = _key(parent, step, assignment)
+            keys = (*keys, key)
             if isinstance(parent, dict) and parent.get(key) is None:
                 parent[key] = {}
-            parent, keys = parent[key], (*keys, key)
+                self.keys[keys] = self.values[keys] = place
+            parent = parent[key]
         key = _key(parent, steps[-1], assignment)
         parent[key] = given
         keys = (*keys, key)
         for places in (self.keys, self.values):
             for stale in [known for known in places if known[: len(keys)] == keys]:
                 del places[stale]
-            places[keys] = COMMAND_LINE
+            places[keys] = place
+        return keys
 
 
 def _key(parent: Any, step: str, assignment: str) -> Any:

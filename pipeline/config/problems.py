@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from pipeline.config.document import Keys
+from pipeline.config.document import Keys, parse
 
 KIND = "job"
 
@@ -36,6 +36,13 @@ def did_you_mean(name: Any, known: Iterable[str]) -> str:
     """Return the words that suggest the nearest known name, or nothing."""
     near = get_close_matches(str(name), list(known), n=1)
     return f"did you mean {near[0]!r}? " if near else ""
+
+
+def no_number(expected: str, given: str) -> str:
+    """Return the words for a text where a number is wanted: quoted, or, as 0o17 or 010, no YAML."""
+    quoted = isinstance(parse(given, "").tree, (int, float)) if given.isprintable() else False
+    remedy = "leave out its quotes" if quoted else "write decimal digits, without leading zeros"
+    return f"expected {expected}, got the text {given!r}; {remedy}"
 
 
 def words(error: dict[str, Any], keys: Keys) -> str:

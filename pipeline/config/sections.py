@@ -22,7 +22,7 @@ from pydantic_core import InitErrorDetails
 from pipeline.chunk import ArraySpec
 from pipeline.cluster import check_kind, parse_nbytes
 from pipeline.config.factories import DataFactory, ModelFactory
-from pipeline.config.problems import detail, did_you_mean, refusal
+from pipeline.config.problems import detail, did_you_mean, no_number, refusal
 from pipeline.detectors import fit_split_name
 from pipeline.errors import ConfigError, FeatfoldError
 from pipeline.heads import LDAHead
@@ -48,7 +48,7 @@ def _no_guess(given: Any, expected: str) -> Any:
     if isinstance(given, bool):
         raise ConfigError(f"expected {expected}, got {str(given).lower()}")
     if isinstance(given, str):
-        raise ConfigError(f"expected {expected}, got the text {given!r}; leave out its quotes")
+        raise ConfigError(no_number(expected, given))
     return given
 
 
