@@ -83,10 +83,12 @@ def test_a_fit_on_the_devices_of_workers_elsewhere_is_the_same(file, join, tmp_p
     found = cluster.settle(file)
     assert (found.label, found.device_nbytes) == ("2 remote GPUs", usable(80 * GB, 2))
     with cluster.open_cluster(found, tmp_path / "cache") as running:
-        assert running.execute.place.library == "torch"
+        assert running.place.library == running.execute.place.library == "torch"
+        assert running.peak_device_nbytes() == 0  # that of the host is not measured
         assert [*running.client.run(_plugins).values()] == [["featfold-pools-are-capped"]] * 2
         assert [*running.client.run(_library_opened).values()] == [(["torch"], "0")] * 2
     there = api.fit(NAMES, data(), classes=3, cluster=file, cache=tmp_path / "there")
+    assert cluster.Cluster(found, running.execute).peak_device_nbytes() is None
     here = api.fit(NAMES, data(), classes=3, cluster="threads", cache=tmp_path / "here")
     theirs = api.score(there, data(), cluster=file, cache=tmp_path / "there")
     for name, ours in api.score(here, data(), cluster="threads", cache=tmp_path / "here").items():

@@ -6,7 +6,6 @@ import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any
 
 from pipeline import spawning
@@ -44,7 +43,7 @@ _NOT_STARTED = (
 def client(
     resources: Resources,
     start: Callable[..., Any] | None = None,
-    settings: Mapping[str, Any] = MappingProxyType({}),
+    settings: Mapping[str, Any] | None = None,
 ) -> Iterator[Any]:
     """Start the processes and yield a client of theirs.
 
@@ -58,7 +57,7 @@ def client(
     # A worker that dies with an answer makes distributed print what is raised anyway.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     with (
-        dask.config.set({**_SETTINGS, **settings}),
+        dask.config.set({**_SETTINGS, **(settings or {})}),
         _processes(resources, start) as started,
         Client(started) as found,
     ):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline import machine
-from pipeline.arrays import HOST, Place
+from pipeline.arrays import HOST, Place, devices
 from pipeline.cluster import cuda, local, remote
 from pipeline.cluster.resources import HERE, Resources
 from pipeline.engine import DEFAULTS, Dask, Execute, Finished, Settings, Threads
@@ -23,6 +23,8 @@ class Cluster:
     execute: Execute
     dashboard_url: str = ""
     client: Any = None
+    place: Place = HOST
+    """Where its workers compute."""
 
     def peak_nbytes(self) -> int:
         """Return the peak resident memory of a worker since it started."""
@@ -30,6 +32,18 @@ class Cluster:
             return machine.peak_rss_nbytes() // self.resources.workers
         peaks: dict[str, int] = self.client.run(machine.peak_rss_nbytes)
         return max(peaks.values())
+
+    def peak_device_nbytes(self) -> int | None:
+        """Return the peak of a worker's pool on its GPU; None where workers compute on the host."""
+        if self.place == HOST:
+            return None
+        peaks: dict[str, int] = self.client.run(_peak_device_nbytes, self.place)
+        return max(peaks.values())
+
+
+def _peak_device_nbytes(place: Place) -> int:
+    device = devices.of(place)
+    return 0 if device is None else device.peak_nbytes()
 
 
 @contextmanager
@@ -59,6 +73,7 @@ def open_cluster(
                 Dask(client, cache, settings, place, finished, shared),
                 client.dashboard_link,
                 client,
+                place,
             )
 
 
