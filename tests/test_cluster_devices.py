@@ -2,6 +2,7 @@
 
 import json
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -37,14 +38,17 @@ def join(file, tmp_path):
     started = []
     address = json.loads(Path(file).read_text())["address"]
 
-    def start(*machines):
+    def start(*machines, library="torch"):
         for devices in machines:
             worker = dask(
                 "worker", address, "--host", "127.0.0.1", "--nthreads", 1, "--no-dashboard",
                 "--no-nanny", "--memory-limit", "2GiB",
                 "--local-directory", tmp_path / f"worker{len(started)}",
                 *(("--preload", "worker_with_device") if devices else ()),
-                settings={"FAKE_DEVICES": json.dumps(devices), "CUDA_VISIBLE_DEVICES": "0"},
+                settings={
+                    "FAKE_DEVICES": json.dumps(devices), "CUDA_VISIBLE_DEVICES": "0",
+                    "GPU_LIBRARY": library,
+                },
             )  # fmt: skip
             started.append(worker)
         with Client(address) as client:
@@ -116,3 +120,16 @@ def test_workers_without_a_device_are_told_when_one_was_said_to_be_there(file, j
         cluster.open_cluster(found, tmp_path),
     ):
         pass
+
+
+@pytest.mark.skipif(find_spec("cupy") is not None, reason="cupy is installed")
+def test_a_library_that_does_not_work_over_there_is_told(file, join, tmp_path):
+    join([A100], library="cupy")
+    found = cluster.settle(file)
+    with (
+        pytest.raises(FeatfoldError, match=r"cupy does not work on a worker \(ModuleNotFoundError"),
+        cluster.open_cluster(found, tmp_path),
+    ):
+        pass
+    with cluster.remote.client(file) as client:
+        assert [*client.run(_plugins).values()] == [[]]

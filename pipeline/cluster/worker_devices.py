@@ -28,15 +28,22 @@ class PoolsAreCapped(WorkerPlugin):  # type: ignore[misc]
     def setup(self, worker: Any) -> None:
         """Load the library, in workers that replace lost ones too."""
         os.environ["CUPY_TF32"] = "0"  # products of float32 keep their digits
-        self._cap(self.nbytes * worker.state.nthreads)
+        failure = ""
+        try:
+            if (device := devices.of(self.place)) is not None:
+                device.cap(self.nbytes * worker.state.nthreads)
+        except Exception as error:  # whatever a library raises where its driver does not suit
+            failure = f"{type(error).__name__}: {error}"
+        if failure:  # without the original beside it: whoever started this may not have the library
+            raise FeatfoldError(
+                f"cluster: {self.place.library} does not work on a worker ({failure}); see what "
+                "featfold doctor says there"
+            )
 
     def teardown(self, worker: Any) -> None:
         """Leave workers of somebody else as they were."""
-        self._cap(UNLIMITED)
-
-    def _cap(self, nbytes: int) -> None:
-        if (device := devices.of(self.place)) is not None:
-            device.cap(nbytes)
+        if self.place in devices.OPENED:
+            devices.OPENED[self.place].cap(UNLIMITED)
 
 
 @contextmanager
@@ -56,12 +63,6 @@ def capped(client: Any, nbytes: int) -> Iterator[Place]:
     plugin = PoolsAreCapped(place, nbytes)
     try:
         client.register_plugin(plugin)
-    except Exception as error:  # whatever a library raises where its driver does not suit
-        raise FeatfoldError(
-            f"cluster: {place.library} does not work on a worker ({type(error).__name__}: {error});"
-            " see what featfold doctor says there"
-        ) from error
-    try:
         yield place
     finally:
         if client.status == "running":
