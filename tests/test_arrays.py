@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import sys
 from typing import Any
 
@@ -11,8 +12,9 @@ from hypothesis.extra import numpy as npst
 from scipy.linalg import solve_triangular
 
 from pipeline import arrays
-from pipeline.arrays import kernels
+from pipeline.arrays import Kernel, sums
 from pipeline.testing.drive import PLACES
+from pipeline.testing.fake_device import PLACE, fake_device
 from pipeline.testing.strategies import LAW
 
 LIBRARIES = sorted(PLACES)
@@ -23,6 +25,32 @@ in_every_library = pytest.mark.parametrize("library", LIBRARIES)
 
 def put(library: str, *hosts: Any) -> list[Any]:
     return [PLACES[library].put(np.array(host)) for host in hosts]
+
+
+def ids(n: int, k: int) -> Any:
+    return RNG.integers(0, k, n)
+
+
+ARGUMENTS: dict[str, list[tuple[Any, ...]]] = {
+    "top_k": [(RNG.standard_normal((4, 9)), k) for k in (1, 4, 9)],
+    "syrk_into": [(np.ones((3, 3)), RNG.standard_normal((20, 3)).astype(dtype))
+                  for dtype in (np.float64, np.float32)],
+    "add_into": [(np.ones(3), np.ones(3, np.float32)), (np.ones(3, np.int64), ids(3, 9))],
+    "add_rows_into": [(np.ones((5, 2)), np.array([4, 0]), RNG.standard_normal((2, 2)))],
+    "subtract_into": [(np.empty((3, 4)), np.ones((3, 4)), RNG.standard_normal((1, 4)))],
+    "scatter_rows": [(np.ones((5, 2)), np.array([4, 0]), RNG.standard_normal((2, 2)))],
+    "clear_at": [(np.ones((3, 4)), np.array([3, 0, 3]))],
+    "sort_in_place": [(RNG.standard_normal(20),)],
+    "sort_keys": [(np.array([-np.inf, -1.5, -0.0, 0.0, 5e-324, 2.5, np.inf]),)],
+    "bincount": [(ids(50, 9), 9), (ids(50, 70_000), 70_001), (ids(0, 9), 2)],
+    "sum_integers_in_bins": [(ids(50, 9), RNG.integers(-(2**40), 2**40, 50), 9)],
+}  # fmt: skip
+"""Some for each kernel with a body for cupy, but for ``solve_lower``: numpy has none."""
+
+
+def test_every_body_for_cupy_is_tried() -> None:
+    kernels = {n for n, k in vars(arrays).items() if isinstance(k, Kernel) and "cupy" in k.bodies}
+    assert kernels == {*ARGUMENTS, "solve_lower"}
 
 
 @in_every_library
@@ -128,12 +156,31 @@ def test_sum_by_id(library: str, shape: tuple[int, ...], rows: int) -> None:
     np.testing.assert_allclose(sums, expected[present], rtol=1e-12, atol=1e-12)
 
 
-def test_sum_by_id_makes_no_table_of_rows_by_classes(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, ids = RNG.standard_normal((100, 2)), RNG.integers(0, 6, 100)
+@pytest.mark.parametrize("classes", [3, 100])
+def test_sum_by_id_holds_little_beside_its_result(
+    monkeypatch: pytest.MonkeyPatch, classes: int
+) -> None:
+    monkeypatch.setattr(sums, "ENTRIES", 64 * 8)
+    x, ids = RNG.standard_normal((1000, 8)), RNG.integers(0, classes, 1000)
     _, expected = arrays.sum_by_id(x, ids)
-    monkeypatch.setattr(kernels, "ONE_HOT_LIMIT", 40)
-    _, found = arrays.sum_by_id.portable(*put("array_api_strict", x, ids))
-    np.testing.assert_allclose(arrays.to_host(found), expected, rtol=1e-13)
+    with fake_device() as device:
+        placed = [PLACE.put(x), PLACE.put(ids)]
+        before = device.used_nbytes()
+        _, found = arrays.sum_by_id(*placed)
+        np.testing.assert_allclose(arrays.to_host(found), expected, rtol=1e-12, atol=1e-12)
+        assert device.peak_nbytes() < before + expected.nbytes + 3 * ids.nbytes + 3 * 8 * 64**2
+
+
+@pytest.mark.parametrize("name", sorted(ARGUMENTS))
+def test_what_cupy_does_is_what_the_standard_does(name: str) -> None:
+    """Bodies for cupy are in what it shares with numpy: here they are given arrays of numpy."""
+    kernel: Kernel = getattr(arrays, name)
+    for arguments in ARGUMENTS[name]:
+        fast = kernel.bodies["cupy"](*copy.deepcopy(arguments))
+        placed = [PLACE.put(x) if isinstance(x, np.ndarray) else x for x in arguments]
+        portable = kernel.portable(*placed)
+        np.testing.assert_allclose(fast, arrays.to_host(portable), rtol=1e-12, atol=1e-12)
+        assert fast.dtype == arrays.to_host(portable).dtype
 
 
 @in_every_library
@@ -243,7 +290,8 @@ def test_keys_of_narrow_floats_are_those_of_their_values(dtype: Any) -> None:
 
 @in_every_library
 def test_sum_in_bins(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pipeline.arrays.kernels.ONE_HOT_LIMIT", 30)
+    monkeypatch.setattr(sums, "GATHER_ROWS", 2)
+    monkeypatch.setattr(sums, "ENTRIES", 3)
     ids, x = np.array([3, 0, 3, 1, 3, 0, 0]), np.array([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0])
     found = arrays.to_host(arrays.sum_in_bins(*put(library, ids, x), 5))
     np.testing.assert_array_equal(found, [98.0, 8.0, 0.0, 21.0, 0.0])

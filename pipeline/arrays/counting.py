@@ -16,13 +16,14 @@ from functools import lru_cache
 
 import numpy as np
 
-from pipeline.arrays.kernels import Kernel, bincount
+from pipeline.arrays.kernels import Kernel
 from pipeline.arrays.libraries import Array, device_of, namespace, to_host
+from pipeline.arrays.sums import bincount
 from pipeline.arrays.tiles import tiles
 
 CACHED_ELEMENTS = 2**16
 """Elements of a tile on the host: int64 copies of them stay in the cache of one core."""
-TILE_ELEMENTS = 2**22
+TILE_ELEMENTS = 2**18
 """Elements of a tile elsewhere."""
 LARGEST_CODE = 2**16
 LANES = 4
@@ -95,7 +96,9 @@ def count_pairs(truth: Array, predicted: Array, classes: int, ignore: tuple[int,
         if bool(xp.any(outside)):
             _check(truth, predicted, classes, ignore, ignore)
             p = xp.where(outside, xp.full_like(p, classes), p)
-        total = total + bincount(t * width + p, classes * width)
+        t *= width
+        t += p
+        total += bincount(t, classes * width)
     return xp.reshape(total, (classes, width))
 
 
@@ -137,14 +140,17 @@ def count_margins(
     to k - 1 is a miss for the true class of the element.
     """
     xp = namespace(truth, predicted)
-    totals = [xp.zeros((classes,), dtype=xp.int64, device=device_of(truth)) for _ in range(3)]
+    right, true, found = (
+        xp.zeros((classes,), dtype=xp.int64, device=device_of(truth)) for _ in range(3)
+    )
     for t, p in _counted(truth, predicted, classes, ignore, classes):
         outside = _outside(p, classes)
         if bool(xp.any(outside)):
             _check(truth, predicted, classes, ignore, ignore)
-        found = (t[t == p], t, p[~outside])
-        totals = [a + bincount(ids, classes) for a, ids in zip(totals, found, strict=True)]
-    return totals[0], totals[1], totals[2]
+        right += bincount(t[t == p], classes)
+        true += bincount(t, classes)
+        found += bincount(p[~outside], classes)
+    return right, true, found
 
 
 @count_margins.fast("numpy")
@@ -289,8 +295,8 @@ def _tiles(truth: Array, predicted: Array, step: int) -> Iterator[tuple[int, Arr
     xp = namespace(truth, predicted)
     flat = _flat(truth, predicted)
     for tile in tiles(flat[0].shape[0], step):
-        t, p = (xp.astype(ids[tile], xp.int64) for ids in flat)
-        yield tile.start, t, p
+        # Without names: they must not outlive what the caller makes of them.
+        yield tile.start, xp.astype(flat[0][tile], xp.int64), xp.astype(flat[1][tile], xp.int64)
 
 
 def _outside(ids: Array, classes: int) -> Array:

@@ -6,14 +6,17 @@ single libraries.
 
 from __future__ import annotations
 
+import importlib
+import math
+import os
 import sys
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from pipeline.arrays.libraries import Array, device_of, library, namespace
+from pipeline.arrays.libraries import Array, device_of, library, namespace, to_host
+from pipeline.arrays.tiles import tiles
 
 
 class Kernel:
@@ -41,136 +44,13 @@ class Kernel:
         return self.bodies.get(library(x), self.portable)(x, *args)
 
 
-ONE_HOT_LIMIT = 2**20
-"""Entries of a (rows, classes) table that portable bodies make at a time."""
-GATHER_ROWS = 64
-"""Rows that are gathered at a time to be summed."""
+ENTRIES = 2**17
+"""Entries of temporaries that portable bodies make at a time."""
 
 
-def _one_hot(ids: Array, classes: int, dtype: Any) -> Array:
-    xp = namespace(ids)
-    steps = xp.arange(classes, dtype=ids.dtype, device=device_of(ids))
-    return xp.astype(ids[:, None] == steps[None, :], dtype)
-
-
-@Kernel
-def sum_by_id(x: Array, ids: Array) -> tuple[Array, Array]:
-    """Return the distinct ``ids`` (n,) in ascending order, (p,), and float64 sums (p, ...) of rows.
-
-    The sum of an id is over the rows of ``x`` (n, ...) that have it.
-    """
-    xp = namespace(x, ids)
-    present = xp.sort(xp.unique_values(ids))
-    places = xp.searchsorted(present, ids)
-    count, width = present.shape[0], int(np.prod(x.shape[1:], dtype=np.int64))
-    sums = xp.zeros((count, width), dtype=xp.float64, device=device_of(x))
-    step = max(1, ONE_HOT_LIMIT // max(1, count))
-    for start in range(0, x.shape[0], step):
-        stop = min(start + step, x.shape[0])
-        hot = _one_hot(places[start:stop], count, xp.float64)
-        part = xp.astype(x[start:stop, ...], xp.float64)
-        flat = xp.reshape(part, (stop - start, width))
-        sums = sums + xp.matmul(xp.matrix_transpose(hot), flat)
-    return present, xp.reshape(sums, (count, *x.shape[1:]))
-
-
-@sum_by_id.fast("numpy")
-def _sum_by_id_numpy(x: Array, ids: Array) -> tuple[Array, Array]:
-    # Gather and reduce per id: 6 to 12 times faster than add.reduceat along rows.
-    order = np.argsort(ids, kind="stable")
-    present, starts = np.unique(ids[order], return_index=True)
-    sums = np.empty((len(present), *x.shape[1:]))
-    for i, (start, end) in enumerate(pairwise([*starts.tolist(), len(ids)])):
-        rows = order[start:end]
-        if end - start == 1:
-            sums[i] = x[rows[0]]
-        elif end - start <= GATHER_ROWS:
-            np.add.reduce(x[rows], axis=0, dtype=np.float64, out=sums[i, ...])
-        else:
-            sums[i] = _sum_of_rows(x, rows)
-    return present, sums
-
-
-def _sum_of_rows(x: Array, rows: Array) -> Array:
-    """Return the float64 sum of some rows, gathering so few at a time that they stay in cache."""
-    total = np.zeros(x.shape[1:])
-    for start in range(0, len(rows), GATHER_ROWS):
-        total += x[rows[start : start + GATHER_ROWS]].sum(axis=0, dtype=np.float64)
-    return total
-
-
-@Kernel
-def sum_tokens(x: Array) -> Array:
-    """Return the float64 sums (n, d) over the tokens of ``x`` (n, t, d)."""
-    xp = namespace(x)
-    return xp.sum(x, axis=1, dtype=xp.float64)
-
-
-@sum_tokens.fast("numpy")
-def _sum_tokens_numpy(x: Array) -> Array:
-    # Image by image, widened where it stays in cache: numpy's own casts take a third longer.
-    sums = np.empty((x.shape[0], x.shape[2]))
-    wide = np.empty(x.shape[1:])
-    for tokens, total in zip(x, sums, strict=True):
-        np.copyto(wide, tokens)
-        np.add.reduce(wide, axis=0, out=total)
-    return sums
-
-
-@Kernel
-def bincount(ids: Array, classes: int) -> Array:
-    """Return how often each of 0..classes-1 occurs in ``ids`` (n,): (classes,) int64."""
-    xp = namespace(ids)
-    edges = xp.arange(classes + 1, dtype=xp.int64, device=device_of(ids))
-    below = xp.searchsorted(xp.sort(xp.astype(ids, xp.int64)), edges)
-    return xp.astype(below[1:] - below[:-1], xp.int64)
-
-
-@bincount.fast("numpy")
-def _bincount_numpy(ids: Array, classes: int) -> Array:
-    return np.bincount(ids, minlength=classes).astype(np.int64, copy=False)
-
-
-@bincount.fast("torch")
-def _bincount_torch(ids: Array, classes: int) -> Array:
-    return ids.bincount(minlength=classes)
-
-
-@Kernel
-def sum_in_bins(ids: Array, x: Array, bins: int) -> Array:
-    """Return the float64 sums of ``x`` (n,) over the entries of each id 0..bins-1: (bins,)."""
-    xp = namespace(ids, x)
-    total = xp.zeros((bins,), dtype=xp.float64, device=device_of(x))
-    step = max(1, ONE_HOT_LIMIT // max(1, bins))
-    for start in range(0, x.shape[0], step):
-        stop = min(start + step, x.shape[0])
-        hot = _one_hot(ids[start:stop], bins, xp.float64)
-        total = total + xp.matmul(xp.astype(x[start:stop], xp.float64), hot)
-    return total
-
-
-@sum_in_bins.fast("numpy")
-def _sum_in_bins_numpy(ids: Array, x: Array, bins: int) -> Array:
-    return np.bincount(ids, weights=x, minlength=bins)
-
-
-@Kernel
-def sum_integers_in_bins(ids: Array, x: Array, bins: int) -> Array:
-    """Return the int64 sums of int64 ``x`` (n,) over the entries of each id 0..bins-1: (bins,).
-
-    Exact where the sizes of all x together are at most 2^53.
-    """
-    return namespace(ids, x).astype(sum_in_bins(ids, x, bins), namespace(x).int64)
-
-
-@sum_integers_in_bins.fast("numpy")
-def _sum_integers_in_bins_numpy(ids: Array, x: Array, bins: int) -> Array:
-    return np.bincount(ids, weights=x, minlength=bins).astype(np.int64)
-
-
-@sum_integers_in_bins.fast("torch")
-def _sum_integers_in_bins_torch(ids: Array, x: Array, bins: int) -> Array:
-    return x.new_zeros(bins).scatter_add_(0, ids, x)
+def module_of(x: Array) -> Any:
+    """Return the library of an array itself, for what it has beyond the standard."""
+    return sys.modules[library(x)]
 
 
 @Kernel
@@ -180,9 +60,16 @@ def top_k(x: Array, k: int) -> Array:
     return xp.sort(x, axis=-1, descending=True)[..., :k]
 
 
+@top_k.fast("cupy")
 @top_k.fast("numpy")
 def _top_k_numpy(x: Array, k: int) -> Array:
-    return -np.sort(np.partition(-x, k - 1, axis=-1)[..., :k], axis=-1)
+    np_ = module_of(x)
+    return -np_.sort(np_.partition(-x, k - 1, axis=-1)[..., :k], axis=-1)
+
+
+@top_k.fast("torch")
+def _top_k_torch(x: Array, k: int) -> Array:
+    return x.topk(k, dim=-1).values
 
 
 @Kernel
@@ -193,17 +80,28 @@ def syrk_into(total: Array, x: Array) -> Array:
     of a general product.
     """
     xp = namespace(total, x)
-    return total + xp.astype(xp.matmul(xp.matrix_transpose(x), x), total.dtype)
+    total += xp.matmul(xp.matrix_transpose(x), x)
+    return total
 
 
 @syrk_into.fast("torch")
 def _syrk_into_torch(total: Array, x: Array) -> Array:
+    torch = sys.modules["torch"]
+    if x.is_cuda and torch.get_float32_matmul_precision() != "highest":
+        x = x.double()  # float32 products would have the mantissa of TF32
     if x.dtype == total.dtype:
         return total.addmm_(x.T, x)
     return total.add_(x.T @ x)
 
 
 @syrk_into.fast("cupy")
+def _syrk_into_cupy(total: Array, x: Array) -> Array:
+    if os.environ.get("CUPY_TF32", "0") != "0":
+        x = x.astype(total.dtype, copy=False)  # as above
+    total += x.T @ x
+    return total
+
+
 @syrk_into.fast("numpy")
 def _syrk_into_numpy(total: Array, x: Array) -> Array:
     total += x.T @ x
@@ -213,14 +111,11 @@ def _syrk_into_numpy(total: Array, x: Array) -> Array:
 @Kernel
 def add_into(total: Array, x: Array) -> Array:
     """Add ``x`` to ``total`` of the same shape, in place where possible; return the total."""
-    return total + namespace(total, x).astype(x, total.dtype)
+    total += namespace(total, x).astype(x, total.dtype, copy=False)
+    return total
 
 
 @add_into.fast("torch")
-def _add_into_torch(total: Array, x: Array) -> Array:
-    return total.add_(x)
-
-
 @add_into.fast("cupy")
 @add_into.fast("numpy")
 def _add_into_numpy(total: Array, x: Array) -> Array:
@@ -230,14 +125,17 @@ def _add_into_numpy(total: Array, x: Array) -> Array:
 
 @Kernel
 def add_rows_into(total: Array, ids: Array, rows: Array) -> Array:
-    """Add ``rows[i]`` to row ``ids[i]`` of ``total`` (k, ...), in place where possible.
+    """Add ``rows[i]`` to row ``ids[i]`` of ``total`` (k, ...), in place; return the total.
 
-    ``ids`` are distinct. Returns the total.
+    ``ids`` are distinct.
     """
-    sums = namespace(total, ids, rows).take(total, ids, axis=0) + rows
-    return scatter_rows(total, ids, sums)
+    for row, place in enumerate(to_host(ids).tolist()):
+        total[place, ...] += rows[row, ...]
+    return total
 
 
+@add_rows_into.fast("torch")
+@add_rows_into.fast("cupy")
 @add_rows_into.fast("numpy")
 def _add_rows_into_numpy(total: Array, ids: Array, rows: Array) -> Array:
     total[ids] += rows
@@ -247,7 +145,10 @@ def _add_rows_into_numpy(total: Array, ids: Array, rows: Array) -> Array:
 @Kernel
 def subtract_into(out: Array, x: Array, y: Array) -> Array:
     """Write x - y into the memory of ``out``, in its dtype; return ``out``."""
-    out[...] = namespace(out, x, y).astype(x - y, out.dtype, copy=False)
+    xp = namespace(out, x, y)
+    y = xp.broadcast_to(y, x.shape)
+    for part in tiles(x.shape[0], max(1, ENTRIES // max(1, math.prod(x.shape[1:])))):
+        out[part, ...] = xp.astype(x[part, ...] - y[part, ...], out.dtype, copy=False)
     return out
 
 
@@ -264,14 +165,17 @@ def _subtract_into_numpy(out: Array, x: Array, y: Array) -> Array:
 
 @Kernel
 def scatter_rows(out: Array, ids: Array, rows: Array) -> Array:
-    """Return ``out`` (k, d) with row ``ids[i]`` replaced by ``rows[i]``; ``ids`` are distinct."""
-    xp = namespace(out, ids, rows)
-    hot = _one_hot(ids, out.shape[0], out.dtype)
-    hit = xp.sum(hot, axis=0) > 0
-    placed = xp.matmul(xp.matrix_transpose(hot), rows)
-    return xp.where(xp.reshape(hit, (-1, *(1,) * (out.ndim - 1))), placed, out)
+    """Replace row ``ids[i]`` of ``out`` (k, ...) by ``rows[i]``, in place; return ``out``.
+
+    ``ids`` are distinct.
+    """
+    for row, place in enumerate(to_host(ids).tolist()):
+        out[place, ...] = rows[row, ...]
+    return out
 
 
+@scatter_rows.fast("torch")
+@scatter_rows.fast("cupy")
 @scatter_rows.fast("numpy")
 def _scatter_rows_numpy(out: Array, ids: Array, rows: Array) -> Array:
     out[ids] = rows
@@ -286,9 +190,11 @@ def clear_at(x: Array, ids: Array) -> Array:
     return xp.where(steps[None, :] == ids[:, None], xp.zeros_like(x), x)
 
 
+@clear_at.fast("torch")
+@clear_at.fast("cupy")
 @clear_at.fast("numpy")
 def _clear_at_numpy(x: Array, ids: Array) -> Array:
-    x[np.arange(len(ids)), ids] = 0
+    x[namespace(x).arange(x.shape[0], device=device_of(x)), ids] = 0
     return x
 
 
@@ -336,10 +242,12 @@ def _times_power(x: Array, exponent: Array) -> Array:
     return x * 2.0**half * 2.0 ** (exponent - half)
 
 
+@sort_keys.fast("cupy")
 @sort_keys.fast("numpy")
 def _sort_keys_numpy(x: Array) -> Array:
-    bits = np.ascontiguousarray(x, dtype=np.float64).view(np.int64)
-    return np.where(bits < 0, -(bits & 0x7FFFFFFFFFFFFFFF), bits)
+    np_ = module_of(x)
+    bits = np_.ascontiguousarray(x, dtype=np.float64).view(np.int64)
+    return np_.where(bits < 0, -(bits & 0x7FFFFFFFFFFFFFFF), bits)
 
 
 @sort_keys.fast("torch")
@@ -357,3 +265,9 @@ def solve_lower(factor: Array, x: Array) -> Array:
 @solve_lower.fast("torch")
 def _solve_lower_torch(factor: Array, x: Array) -> Array:
     return namespace(factor).linalg.solve_triangular(factor, x, upper=False)
+
+
+@solve_lower.fast("cupy")
+def _solve_lower_cupy(factor: Array, x: Array) -> Array:
+    linalg = importlib.import_module("cupyx.scipy.linalg")
+    return linalg.solve_triangular(factor, x, lower=True)
