@@ -183,6 +183,7 @@ def test_more_workers_than_devices_are_refused(machine):
 
 def test_auto_takes_devices_for_large_inputs_where_they_can_be_used(machine, monkeypatch):
     large = settling.SMALL_NBYTES
+    machine(visible="")
     assert cluster.settle("auto", input_nbytes=large, memory="1GiB").kind == "local"
     machine(H100, H100)
     found = cluster.settle("auto", input_nbytes=large)
