@@ -8,7 +8,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from pipeline.cli import checks, gpu_checks
+from pipeline.cli import checks
 from pipeline.cli.options import common
 from pipeline.cli.terminal import Terminal
 
@@ -19,6 +19,8 @@ STYLES = {checks.OK: "green", checks.WARN: "yellow", checks.FAIL: "bold red"}
 @common
 def doctor(terminal: Terminal) -> None:
     """Check versions, memory, disk, locks and GPUs; exit 1 if anything fails."""
+    from pipeline.cli import gpu_checks  # which loads numpy
+
     found = [*checks.diagnose(Path.cwd()), *gpu_checks.diagnose()]
     terminal.show(_table(found))
     failed = any(check.state == checks.FAIL for check in found)
