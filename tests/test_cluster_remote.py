@@ -8,8 +8,8 @@ import pytest
 from dask_processes import dask, scheduler_with, stop
 
 from pipeline import cluster
-from pipeline.cluster import remote
 from pipeline.chunk import ArraySpec
+from pipeline.cluster import remote
 from pipeline.content import digest
 from pipeline.detectors import Mahalanobis
 from pipeline.engine import Job, run_jobs
