@@ -24,6 +24,7 @@ class TorchGPU:
         self._device = device
         self._computing = torch.cuda.current_stream(device)
         self._copying = torch.cuda.Stream(device)
+        torch.set_float32_matmul_precision("highest")  # no TF32: float32 keeps its digits
 
     def pinned(self, nbytes: int) -> HostBytes:
         """Return page-locked memory, of a pool."""
