@@ -23,7 +23,7 @@ from pipeline.arrays.tiles import tiles
 
 CACHED_ELEMENTS = 2**16
 """Elements of a tile on the host: int64 copies of them stay in the cache of one core."""
-TILE_ELEMENTS = 2**18
+TILE_ELEMENTS = 2**17
 """Elements of a tile elsewhere."""
 LARGEST_CODE = 2**16
 LANES = 4

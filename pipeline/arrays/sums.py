@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipeline.arrays.kernels import ENTRIES, Kernel, module_of, scatter_rows
+from pipeline.arrays.kernels import ENTRIES, Kernel, module_of
 from pipeline.arrays.libraries import Array, device_of, namespace, to_host
 from pipeline.arrays.tiles import tiles
 
@@ -117,9 +117,15 @@ def _bincount_torch(ids: Array, classes: int) -> Array:
 @Kernel
 def sum_in_bins(ids: Array, x: Array, bins: int) -> Array:
     """Return the float64 sums of ``x`` (n,) over the entries of each id 0..bins-1: (bins,)."""
-    xp = namespace(ids, x)
+    xp, device = namespace(ids, x), device_of(x)
     present, sums = sum_by_id(x, ids)
-    return scatter_rows(xp.zeros((bins,), dtype=xp.float64, device=device_of(x)), present, sums)
+    if not present.shape[0]:
+        return xp.zeros((bins,), dtype=xp.float64, device=device)
+    steps = xp.arange(bins, dtype=present.dtype, device=device)
+    places = xp.searchsorted(present, steps)
+    places = xp.where(places < present.shape[0], places, xp.zeros_like(places))
+    found = xp.take(present, places) == steps
+    return xp.where(found, xp.take(sums, places), xp.zeros_like(sums[:1]))
 
 
 @sum_in_bins.fast("numpy")

@@ -12,11 +12,14 @@ from pipeline import arrays
 from pipeline.chunk import Chunk
 from pipeline.fold import closure
 from pipeline.testing import drive, recipes
+from pipeline.testing.fake_device import PLACE, fake_device
 from pipeline.testing.recipes import Data, Shape
 
 SLACK_NBYTES = 192 * 1024
 """What is counted beside arrays: Python objects, and the buffers in which numpy casts."""
 LARGE_NBYTES = 4 * 2**20
+KERNELS_NBYTES = 3 * 2**20
+"""What kernels hold on a device, whatever the rows."""
 TRIALS = 3
 OPEN_CHUNKS = 5
 GENEROUS = 3
@@ -30,6 +33,11 @@ class MemoryLaws:
     state_may_grow = False
     """Whether the state grows with the rows, up to its declared bound."""
     memory_shapes: tuple[Shape, ...] = recipes.SHAPES
+
+    @property
+    def device_shapes(self) -> tuple[Shape, ...]:
+        """Shapes that are tried on a device: fewer, as one of the standard alone is slow."""
+        return self.memory_shapes[1:3]
 
     def rows(self) -> Data:
         """Rows the laws are checked on."""
@@ -60,6 +68,12 @@ class MemoryLaws:
 
     def test_views_declare_their_memory(self) -> None:
         self.assert_right(self.views_undeclared)
+
+    def test_a_device_holds_no_more_than_declared(self) -> None:
+        for shape in self.device_shapes:
+            if "float16" not in shape:  # which the device lacks
+                fault = self.device_undeclared(self.shaped(shape))
+                assert not fault, f"{shape}: {fault}"
 
     def assert_right(self, check: Callable[[Data], str]) -> None:
         """Fail unless what is declared is right for every shape."""
@@ -104,6 +118,28 @@ class MemoryLaws:
         if data.rows > 1 and not self.state_may_grow and absorbing > _generous(most):
             return f"absorb takes {most}, {absorbing} are declared"
         return ""
+
+    def device_undeclared(self, data: Data) -> str:
+        """Say how much more than declared a device holds while a chunk is absorbed, or closed."""
+        schema, statistic = data.schema, self.statistic
+        views = dict.fromkeys(closure(statistic.views))
+        reading = schema.row_nbytes(statistic.fields) * data.rows
+        declared = {
+            "views": reading + sum(view.nbytes(schema, data.rows) for view in views),
+            "states": 2 * statistic.state_nbytes(schema),
+            "work": max(statistic.work_nbytes(schema, rows) for rows in (0, data.rows)),
+        }
+        with fake_device() as device:
+            state = arrays.map_arrays(PLACE.put, statistic.empty(schema))
+            ((chunk,),) = drive.chunks(data.cut(), statistic.fields, PLACE)
+            for view in statistic.views:
+                view(chunk)
+            state = statistic.absorb(state, chunk)
+            del chunk
+            statistic.close(state)
+        if device.peak_nbytes() <= sum(declared.values()) + KERNELS_NBYTES:
+            return ""
+        return f"{device.peak_nbytes()} bytes are held, declared are {declared}"
 
     def views_undeclared(self, data: Data) -> str:
         """Say which view does not keep to what it declares, beside those it is made of."""
