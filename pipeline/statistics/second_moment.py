@@ -42,7 +42,7 @@ class Spread(NamedTuple):
         however far the point is.
         """
         offset = self.mean - point
-        return self.scatter + self.rows * np.outer(offset, offset)
+        return self.scatter + self.rows * (offset[:, None] * offset[None, :])
 
 
 class OpenSpread(NamedTuple):
