@@ -7,8 +7,10 @@ never holds more than a few chunks, and waits for the slowest of the three alone
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from contextvars import copy_context
 from queue import SimpleQueue
@@ -22,6 +24,12 @@ from pipeline.chunk import Arena, Chunk
 
 ALIGNMENT_NBYTES = 256
 """Where an array may begin: kernels read whole lines of memory."""
+THREADS = 4
+"""Threads that write to page-locked memory: one alone is slower than a bus."""
+THREAD_NBYTES = 2 * 2**20
+"""Bytes that are worth a thread."""
+
+Host = np.ndarray[Any, Any]
 
 
 def fed(
@@ -40,15 +48,17 @@ def fed(
             yield chunk
             del chunk
         return
-    slots = [_Slot(device) for _ in range(devices.SLOTS)]
-    try:
-        with closing((_read_ahead if ahead else _read_in_turn)(chunks, slots)) as filled:
-            for slot in filled:
-                yield slot.take(arena)
-                slot.leave()
-    finally:
-        for slot in slots:
-            slot.settle()
+    read = _read_ahead if ahead else _read_in_turn
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="featfold-feed") as writers:
+        slots = [_Slot(device, writers) for _ in range(devices.SLOTS)]
+        try:
+            with closing(read(chunks, slots)) as filled:
+                for slot in filled:
+                    yield slot.take(arena)
+                    slot.leave()
+        finally:
+            for slot in slots:
+                slot.settle()
 
 
 class _Part(NamedTuple):
@@ -62,8 +72,8 @@ class _Part(NamedTuple):
 class _Slot:
     """Memory on both sides of the bus for the arrays of one chunk."""
 
-    def __init__(self, device: Device) -> None:
-        self.device = device
+    def __init__(self, device: Device, writers: ThreadPoolExecutor) -> None:
+        self.device, self.writers = device, writers
         self.nbytes = 0
         self.pinned: Any = None
         self.buffer: Array = None
@@ -87,10 +97,19 @@ class _Slot:
             self.device.after(self.left)
         for name, part in self.parts.items():
             host = self.pinned[part.bytes]
-            host.view(part.dtype).reshape(part.shape)[...] = chunk.arrays[name]
+            self._write(host.view(part.dtype).reshape(part.shape), chunk.arrays[name])
             self.copies.append(self.device.copy(host, self.buffer[part.bytes]))
         chunk.arrays.clear()
         self.chunk = chunk
+
+    def _write(self, host: Host, rows: Host) -> None:
+        step = max(1, math.ceil(len(rows) * THREAD_NBYTES / max(1, rows.nbytes)))
+        parts = [slice(start, start + step) for start in range(0, len(rows), step)]
+        if len(parts) < 2:
+            np.copyto(host, rows)
+            return
+        for written in [self.writers.submit(np.copyto, host[p], rows[p]) for p in parts]:
+            written.result()
 
     def _grow(self, nbytes: int) -> None:
         if nbytes <= self.nbytes:

@@ -119,6 +119,21 @@ def test_bfloat16_is_widened_on_the_host(device: FakeDevice) -> None:
     assert_equal(ours, theirs)
 
 
+def test_several_threads_write_to_page_locked_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = cut(recipes.labelled(ROWS), 7)
+    with fake_device():
+        plain = folded(split)
+    monkeypatch.setattr(feeding, "THREAD_NBYTES", 500)
+    with fake_device():
+        assert_equal(folded(split), plain)
+    assert_no_thread()
+
+
+def test_devices_do_not_differ() -> None:
+    split = cut(recipes.labelled(ROWS), 7)
+    assert_equal(folded(split, Place("array_api_strict", "device2")), folded(split))
+
+
 # The whole is never there (story 1)
 
 
