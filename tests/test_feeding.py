@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline import arrays, feeding
+from pipeline import arrays, detectors, feeding
 from pipeline.arrays import HOST, Place, devices
 from pipeline.chunk import Arena, Chunk
 from pipeline.errors import DataError
@@ -17,7 +17,7 @@ from pipeline.fold import Partial, fold
 from pipeline.procedure import Rows
 from pipeline.statistics import ClassMeans, ClassMoments, ConfusionMatrix, Sums
 from pipeline.store import ArraySplit
-from pipeline.testing import recipes
+from pipeline.testing import drive, recipes
 from pipeline.testing.compare import assert_same
 from pipeline.testing.fake_device import PLACE, FakeDevice, fake_device
 from pipeline.testing.recipes import CutSplit, Data
@@ -197,6 +197,20 @@ def test_rows_may_be_read_by_the_thread_that_computes(device: FakeDevice) -> Non
         threads.clear()
         assert sum(c.rows for c in feeding.fed(reading(), PLACE, Arena(), ahead=ahead)) == ROWS
         assert (threading.get_ident() not in threads) == ahead
+
+
+@pytest.mark.parametrize(
+    "name", ["knn", "kl_matching", "mahalanobis", "msp", "relative_mahalanobis", "she"]
+)
+def test_of_a_scoring_pass_only_the_scores_come_back(name: str) -> None:
+    scorer = drive.outcome(detectors.make(name), recipes.labelled().cut())
+    split = cut(recipes.labelled(96, seed=7), 12)
+    plain = drive.scores_of(scorer, split, drive.at(PLACE))
+    with fake_device() as device:
+        scores = drive.scores_of(scorer, split, drive.at(PLACE))
+    np.testing.assert_array_equal(scores, plain)
+    assert device.fetched_nbytes == scores.nbytes
+    assert device.put_nbytes == 0  # what was fitted is there, and stays from block to block
 
 
 # What goes wrong
