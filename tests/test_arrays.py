@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 import sys
 from typing import Any
 
@@ -230,6 +231,27 @@ def test_syrk_into(library: str, dtype: Any) -> None:
     assert found.dtype == np.float64
     rtol = 1e-12 if dtype == np.float64 else 1e-5
     np.testing.assert_allclose(found, expected, rtol=rtol, atol=rtol)
+
+
+TOLD = """
+import torch
+from pipeline.arrays.kernels import torch_rounds
+assert not torch_rounds()
+{}
+assert torch_rounds()
+"""
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "torch.set_float32_matmul_precision('high')",
+        "torch.backends.cuda.matmul.allow_tf32 = True",
+        "torch.backends.cuda.matmul.fp32_precision = 'tf32'",
+    ],
+)
+def test_products_in_tf32_are_known_however_torch_was_told(setting: str) -> None:
+    subprocess.run([sys.executable, "-c", TOLD.format(setting)], check=True)
 
 
 @in_every_library

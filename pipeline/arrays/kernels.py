@@ -84,11 +84,18 @@ def syrk_into(total: Array, x: Array) -> Array:
     return total
 
 
+def torch_rounds() -> bool:
+    """Tell whether torch was told to round factors of float32 to the ten bits of TF32."""
+    matmul = sys.modules["torch"].backends.cuda.matmul
+    # Where the newer of two names was set, torch refuses to be asked by the older one.
+    precision = getattr(matmul, "fp32_precision", None)
+    return bool(matmul.allow_tf32 if precision is None else precision == "tf32")
+
+
 @syrk_into.fast("torch")
 def _syrk_into_torch(total: Array, x: Array) -> Array:
-    torch = sys.modules["torch"]
-    if x.is_cuda and torch.get_float32_matmul_precision() != "highest":
-        x = x.double()  # float32 products would have the mantissa of TF32
+    if x.is_cuda and torch_rounds():
+        x = x.double()
     if x.dtype == total.dtype:
         return total.addmm_(x.T, x)
     return total.add_(x.T @ x)
@@ -97,7 +104,7 @@ def _syrk_into_torch(total: Array, x: Array) -> Array:
 @syrk_into.fast("cupy")
 def _syrk_into_cupy(total: Array, x: Array) -> Array:
     if os.environ.get("CUPY_TF32", "0") != "0":
-        x = x.astype(total.dtype, copy=False)  # as above
+        x = x.astype(total.dtype, copy=False)
     total += x.T @ x
     return total
 
