@@ -102,6 +102,7 @@ def test_sums_are_those_of_fractions(kind: str, absent: str, library: str) -> No
 
 class TestImageMeans(StatisticLaws):
     statistic = ImageMeans(IN_ROWS, "iou", Valid(), ignore=(2,))
+    device_shapes = recipes.SHAPES[2:3]  # image by image, thousands are slow
 
     def rows(self) -> Data:
         return with_masks(recipes.labelled(rows=80))
@@ -138,6 +139,7 @@ class TestImageMeans(StatisticLaws):
 class TestGeneralisedDice(StatisticLaws):
     statistic = ImageMeans(IN_ROWS, "generalised_dice", Valid(), ignore=(2,))
     tolerance = 1e-6
+    device_shapes = recipes.SHAPES[2:3]  # image by image, thousands are slow
 
     def rows(self) -> Data:
         return with_masks(recipes.labelled(rows=80))
