@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import importlib
 import json
+import os
 import types
 import typing
 import weakref
@@ -197,7 +198,10 @@ class Const:
     def save(self, directory: Path) -> None:
         """Write the bytes to ``directory``, atomically; a file that is there already is kept."""
         path = directory / f"{self.digest}.npy"
-        if not path.exists():
+        if path.exists():
+            with suppress(OSError):
+                os.utime(path)  # of those used lately none is collected
+        else:
             files.write_whole(
                 path,
                 lambda file: np.save(file, self.array, allow_pickle=False),

@@ -99,25 +99,33 @@ def sync(path: Path) -> None:
 
 def sweep(directory: Path) -> None:
     """Remove the unfinished files and folders of processes that are gone, wherever below."""
-    for folder, folders, names in os.walk(directory):  # others may remove theirs meanwhile
-        for name in [name for name in (*folders, *names) if _is_unfinished(name)]:
-            stray = Path(folder, name)
-            with suppress(OSError, ValueError):
-                if not _abandoned(stray):
-                    continue
-                if name in folders:
-                    shutil.rmtree(stray)
-                else:
-                    stray.unlink(missing_ok=True)
+    for stray in abandoned(directory):
+        remove(stray)
+
+
+def abandoned(directory: Path) -> Iterator[Path]:
+    """Yield the unfinished files and folders of processes that are gone, wherever below."""
+    for folder, folders, names in os.walk(directory):
+        for name in filter(_is_unfinished, (*folders, *names)):
+            if _abandoned(stray := Path(folder, name)):
+                yield stray
         folders[:] = [name for name in folders if not _is_unfinished(name)]
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a folder, as far as that is possible; others may do so as well."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def sweep_beside(path: Path) -> None:
     """Remove what processes that are gone left of a file, unfinished, in its folder."""
     for stray in path.parent.glob(f".{glob.escape(path.name)}.*{_ENDING}"):
-        with suppress(OSError, ValueError):
-            if _abandoned(stray):
-                stray.unlink(missing_ok=True)
+        if _abandoned(stray):
+            remove(stray)
 
 
 def _is_unfinished(name: str) -> bool:
@@ -134,13 +142,18 @@ def _host() -> str:
 
 
 def _abandoned(stray: Path) -> bool:
-    """Tell whether the writer that a file names has ended: by its process here, or by age."""
+    """Tell whether the writer that a file names has ended: by its process here, or by age.
+
+    What is gone meanwhile, or names none, is not.
+    """
     writer, _, _ = stray.name.removesuffix(_ENDING).rpartition("-")
     host, _, process = writer.rpartition("-")
-    written = stray.stat().st_mtime
-    if host.rpartition(".")[2] == _host():
-        return not _runs_since(int(process), written)
-    return time.time() - written > _OLD_SECONDS
+    with suppress(OSError, ValueError):
+        written = stray.stat().st_mtime
+        if host.rpartition(".")[2] == _host():
+            return not _runs_since(int(process), written)
+        return time.time() - written > _OLD_SECONDS
+    return False
 
 
 def _runs_since(process: int, moment: float) -> bool:

@@ -91,6 +91,15 @@ def hold_family(directory: Path, part: tuple[int, int] | None = None) -> Iterato
         yield held
 
 
+def holder_of_family(directory: Path) -> str:
+    """Return who holds the outputs of a job now, in words; nothing where nobody does."""
+    stem = directory / _FAMILY
+    for path in (stem.with_name(f"{_FAMILY}.lock"), *_parts(stem)):
+        if _is_held(path):
+            return _held_by(path, f"the runs of {directory}", 0.0)
+    return ""
+
+
 @contextmanager
 def hold_shared(
     stem: Path, what: str, part: tuple[int, int] | None = None, *, disjoint: bool = True

@@ -133,14 +133,14 @@ class Partials:
 
     def nbytes(self) -> int:
         """Bytes of all files."""
-        return sum(stat.st_size for stat, _ in self._files())
+        return sum(stat.st_size for stat, _ in self.entries())
 
     def trim(self, limit_nbytes: int) -> int:
         """Remove the partials that were used longest ago until ``limit_nbytes`` are left.
 
         Returns the bytes that were freed.
         """
-        found = list(self._files())
+        found = list(self.entries())
         total, freed = sum(stat.st_size for stat, _ in found), 0
         for stat, path in sorted(found, key=lambda pair: pair[0].st_mtime):
             if total - freed <= limit_nbytes:
@@ -149,7 +149,8 @@ class Partials:
             freed += stat.st_size
         return freed
 
-    def _files(self) -> Iterator[tuple[os.stat_result, Path]]:
+    def entries(self) -> Iterator[tuple[os.stat_result, Path]]:
+        """Yield every file, ``KEY/NODE.npz``, with its size and time."""
         for path in self.directory.rglob(f"*{_ENDING}"):
             with suppress(FileNotFoundError):  # another run may trim the same cache
                 yield path.stat(), path

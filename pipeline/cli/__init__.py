@@ -8,11 +8,13 @@ from typing import Any
 import click
 
 from pipeline.cli.bench import bench
+from pipeline.cli.compare import compare
 from pipeline.cli.demo import demo
 from pipeline.cli.doctor import doctor
 from pipeline.cli.eval import evaluate
 from pipeline.cli.export import export
 from pipeline.cli.extract import extract
+from pipeline.cli.gc import gc
 from pipeline.cli.import_ import import_
 from pipeline.cli.init import init
 from pipeline.cli.inspect import inspect
@@ -28,6 +30,7 @@ Exit codes:
   2    wrong usage or an invalid job
   3    refused by the plan: it would not fit into memory
   4    input missing, corrupt or incomplete
+  10   a regression that compare --fail-if was asked to find
   75   locked by another process; try again later
   130  interrupted (143 when terminated); committed blocks are kept
 """
@@ -82,8 +85,20 @@ def featfold() -> None:
 
 
 for _verb in (
-    demo, init, import_, extract, plan, run, report, inspect, export,
-    doctor, schema, bench,
-):  # fmt: skip
+    demo,
+    init,
+    import_,
+    extract,
+    plan,
+    run,
+    report,
+    compare,
+    inspect,
+    export,
+    doctor,
+    schema,
+    gc,
+    bench,
+):
     featfold.add_command(_verb)
 featfold.add_command(evaluate, "eval")

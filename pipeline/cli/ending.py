@@ -17,7 +17,7 @@ from pipeline.cli.terminal import Terminal
 from pipeline.errors import FeatfoldError, PartDoneError
 
 INTERRUPTED, TERMINATED = 130, 143
-KEEPING_NOTHING = {"compare", "doctor", "eval", "inspect", "plan", "report", "--no-store"}
+KEEPING_NOTHING = {"compare", "doctor", "eval", "gc", "inspect", "plan", "report", "--no-store"}
 """Verbs, and the option of one, that have nothing to go on from."""
 
 
