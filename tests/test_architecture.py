@@ -42,7 +42,7 @@ LAYERS = (
     ("ddp", "provenance"),
     ("detector_table", "fill", "planning", "seeds", "shapes"),
     ("drafting", "unstored"),
-    ("comparing", "job"),
+    ("comparing", "job", "retention"),
     ("bench",),
     ("cli",),
     ("__main__",),
