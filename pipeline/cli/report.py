@@ -12,12 +12,25 @@ from pipeline.cli.terminal import Terminal
 
 @click.command(short_help="Make the report of a finished run again.")
 @click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option(
+    "--history", is_flag=True,
+    help="One page of all runs below the folder RUN, history.html in it: quality, rows, bytes, "
+    "memory, time and exit codes, run by run.",
+)  # fmt: skip
 @common
-def report(terminal: Terminal, run: Path) -> None:
+def report(terminal: Terminal, run: Path, history: bool) -> None:
     """Rebuild the report of RUN, a run directory, its results.json, or the folder of a job's runs.
 
-    The folder of a job's runs stands for the newest of them.
+    The folder of a job's runs stands for the newest of them; with --history RUN is a folder of
+    runs, of one job or of all: featfold report --history runs
     """
+    if history:
+        from pipeline.report.history import write_history
+
+        page = write_history(run)
+        terminal.show(f"history: {page}")
+        terminal.emit({"html": str(page)})
+        return
     from pipeline.report import headline, read, verdict_line, write_report
     from pipeline.report.runs import directory_of
 
