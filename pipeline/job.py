@@ -20,6 +20,7 @@ from pipeline.content import digest
 from pipeline.engine import PARTIALS, Execute, Settings, Streaming, Trace, pending, run_jobs
 from pipeline.errors import ConfigError
 from pipeline.evaluation import Evaluation
+from pipeline.events import Journal
 from pipeline.facts import Facts
 from pipeline.fill import Progress, fill
 from pipeline.fitted import Fitted, members_of
@@ -41,6 +42,8 @@ from pipeline.planning import plan as plan
 from pipeline.workplace import pinned_to
 
 SCORES = "scores"
+JOB = "job.yaml"
+"""The job of a run with every default written out: ``featfold run`` takes it again."""
 ANOTHER = "name another report.directory"
 UNUSABLE = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG}
@@ -97,25 +100,36 @@ def run(
     of the same name is on its way.
     """
     config = config if isinstance(config, JobConfig) else load(config, stored=stored)
-    told = progress or Silent()
-    if not stored:
-        return _run_unstored(config, command, told, part, pin)
-    if config.seeds:
-        return _run_seeds(config, command, told, part, pin)
+    outputs, family = _alone(config, part), family_of(config)
+    with Journal(progress or Silent(), outputs, family, part, command) as told:
+        if not stored:
+            done = _run_unstored(config, command, told, part, pin)
+        else:
+            done = (_run_seeds if config.seeds else _run_stored)(config, command, told, part, pin)
+        told.done(done.directory)
+        return done
+
+
+def _run_stored(
+    config: JobConfig,
+    command: str,
+    told: Journal,
+    part: tuple[int, int] | None,
+    pin: str | Path | None,
+) -> Done:
     began = time.perf_counter()
     fill(config, told)
     prepared = Prepared(config)
     earlier = earlier_run(config, pin)
     planned = plan_of(config, prepared, earlier)
     planned.check()
-    with _alone(config, part) as held:
-        return _run(config, prepared, planned, command, told, part, earlier, held, began)
+    return _run(config, prepared, planned, command, told, part, earlier, began)
 
 
 def _run_unstored(
     config: JobConfig,
     command: str,
-    told: Progress,
+    told: Journal,
     part: tuple[int, int] | None,
     pin: str | Path | None,
 ) -> Done:
@@ -128,16 +142,13 @@ def _run_unstored(
         prepared = unstored.prepared_over(config, streams)
         planned, streaming = unstored.plan(config, prepared)
         told.say("no store: features go straight into the statistics; models are not in the plan")
-        with _alone(config, None) as held:
-            return _run(
-                config, prepared, planned, command, told, None, None, held, began, streaming
-            )
+        return _run(config, prepared, planned, command, told, None, None, began, streaming)
 
 
 def _run_seeds(
     config: JobConfig,
     command: str,
-    told: Progress,
+    told: Journal,
     part: tuple[int, int] | None,
     pin: str | Path | None,
 ) -> Done:
@@ -148,14 +159,14 @@ def _run_seeds(
     for place, seed in enumerate(config.each(), 1):
         told.say(f"seed {place} of {len(config.seeds)}: {seed.store}")
         done.append(run(seed, command=command, progress=told, part=part, pin=pin))
-    with _alone(config, part) as held:
-        directory = _run_directory(config)
-        results = report.averaged(
-            [report.read(one.directory) for one in done], name=config.name, run=directory.name
-        )
-        held.check()
-        html = report.write_report(results, directory)
-        _write_latest(directory)
+    held = told.alone()
+    directory = _run_directory(config)
+    results = report.averaged(
+        [report.read(one.directory) for one in done], name=config.name, run=directory.name
+    )
+    held.check()
+    html = report.write_report(results, directory)
+    _write_latest(directory)
     return Done(results, directory, html)
 
 
@@ -174,13 +185,13 @@ def _run(
     prepared: Prepared,
     planned: Planned,
     command: str,
-    told: Progress,
+    told: Journal,
     part: tuple[int, int] | None,
     earlier: Fitted | None,
-    held: locks.Held,
     began: float,
     streaming: Streaming | None = None,
 ) -> Done:
+    held = told.alone()
     cache = cache_directory(config.resources.cache, config.store)
     files.sweep(cache)
 
@@ -213,6 +224,7 @@ def _run(
         )  # fmt: skip
         fitted, outcomes = prepared.selected(fitted, chosen), outcomes | chosen
         directory = _run_directory(config)  # nothing is left of a run that ends before
+        report.write_text(directory / JOB, config.resolved())
         fitted.save(directory / "detectors")
         jobs = prepared.evaluations(fitted)
         outcomes |= run_jobs(
@@ -314,7 +326,7 @@ def _write_latest(directory: Path) -> None:
     files.write_whole(directory.parent / LATEST, lambda file: file.write(name), 0, ANOTHER)
 
 
-def _told(execute: Execute, told: Progress, settings: Settings, cache: Path) -> Execute:
+def _told(execute: Execute, told: Journal, settings: Settings, cache: Path) -> Execute:
     """Return ``execute`` with its passes shown, as far as there is anything to read."""
 
     def run_pass(pass_: Pass) -> Sequence[Partial]:
@@ -322,7 +334,7 @@ def _told(execute: Execute, told: Progress, settings: Settings, cache: Path) -> 
         if not left.blocks:
             told.say(f"{pass_.name}: nothing to read, all partials are there")
             return execute(pass_)
-        told.begin(pass_.name, left.read_nbytes)
+        told.begin(pass_.name, left.read_nbytes, blocks=left.blocks)
         roots = execute(pass_)
         told.end()
         return roots

@@ -15,7 +15,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = (
     ("errors",),
     ("files", "locks", "machine", "spawning", "stopping"),
-    ("arrays", "calibration", "tasks"),
+    ("arrays", "calibration", "events", "tasks"),
     ("content",),
     ("chunk",),
     ("partials",),

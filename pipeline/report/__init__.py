@@ -10,7 +10,7 @@ from pipeline.report.schema import SCHEMA, Results
 from pipeline.report.text import comma_separated, headline, markdown, verdict_line
 
 __all__ = ["SCHEMA", "Results", "check", "headline", "read", "verdict_line", "write"]
-__all__ += ["averaged", "write_report"]
+__all__ += ["averaged", "write_report", "write_text"]
 
 
 def write_report(results: Mapping[str, Any], directory: Path | str) -> Path:
