@@ -21,6 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from pipeline.errors import FeatfoldError, LockedError
 
@@ -93,11 +94,18 @@ def hold_family(directory: Path, part: tuple[int, int] | None = None) -> Iterato
 
 def holder_of_family(directory: Path) -> str:
     """Return who holds the outputs of a job now, in words; nothing where nobody does."""
+    held = _locks_held(directory)
+    return _held_by(held[0], f"the runs of {directory}", 0.0) if held else ""
+
+
+def holders_of_family(directory: Path) -> list[dict[str, Any]]:
+    """Return the processes that hold the outputs of a job now, or parts: host, pid, since."""
+    return [_holder(path) for path in _locks_held(directory)]
+
+
+def _locks_held(directory: Path) -> list[Path]:
     stem = directory / _FAMILY
-    for path in (stem.with_name(f"{_FAMILY}.lock"), *_parts(stem)):
-        if _is_held(path):
-            return _held_by(path, f"the runs of {directory}", 0.0)
-    return ""
+    return [p for p in (stem.with_name(f"{_FAMILY}.lock"), *_parts(stem)) if _is_held(p)]
 
 
 @contextmanager
@@ -138,12 +146,19 @@ def _refuse_beside(others: list[Path], what: str) -> None:
 def _held_by(path: Path, what: str, timeout_seconds: float) -> str:
     """Say who holds a lock, as its file tells, and what to do."""
     waited = f" (waited {timeout_seconds:g} s)" if timeout_seconds else ""
-    who = "another process"
-    for file in (path, _lease(path)):
+    who, known = "another process", _holder(path)
+    if known:
+        who = f"process {known['pid']} on {known['host']} since {known['since']}"
+    return f"{what}: held by {who}{waited}; try again when it has ended (lock file: {path})"
+
+
+def _holder(path: Path) -> dict[str, Any]:
+    """Return what the file of a lock tells of its holder: host, pid and since, or nothing."""
+    for file in (_lease(path), path):
         with suppress(OSError, ValueError, KeyError, TypeError):
             known = json.loads(file.read_text(encoding="utf-8"))
-            who = f"process {known['pid']} on {known['host']} since {known['since']}"
-    return f"{what}: held by {who}{waited}; try again when it has ended (lock file: {path})"
+            return {key: known[key] for key in ("host", "pid", "since")}
+    return {}
 
 
 def _identity() -> bytes:

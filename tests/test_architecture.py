@@ -41,7 +41,7 @@ LAYERS = (
     ("config", "facts", "selection", "collection"),
     ("ddp", "provenance"),
     ("detector_table", "fill", "planning", "seeds", "shapes"),
-    ("drafting", "unstored"),
+    ("drafting", "status", "unstored"),
     ("comparing", "job", "retention"),
     ("bench",),
     ("cli",),

@@ -22,6 +22,7 @@ from pipeline.cli.plan import plan
 from pipeline.cli.report import report
 from pipeline.cli.run import run
 from pipeline.cli.schema import schema
+from pipeline.cli.status import status
 
 EXIT_CODES = """\b
 Exit codes:
@@ -33,6 +34,12 @@ Exit codes:
   10   a regression that compare --fail-if was asked to find
   75   locked by another process; try again later
   130  interrupted (143 when terminated); committed blocks are kept
+"""
+
+
+COMPLETION = """\b
+Completion of verbs, options, keys and detectors in the shell:
+  eval "$(_FEATFOLD_COMPLETE=bash_source featfold)"    # or zsh_source; in ~/.bashrc, ~/.zshrc
 """
 
 
@@ -65,7 +72,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, asked: bool) -> Any:
 
 @click.group(
     cls=Verbs,
-    epilog=EXIT_CODES,
+    epilog=f"{EXIT_CODES}\n{COMPLETION}",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.option(
@@ -91,6 +98,7 @@ for _verb in (
     extract,
     plan,
     run,
+    status,
     report,
     compare,
     inspect,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pipeline.cli.options import Command, common, progress_option
+from pipeline.cli.options import Command, common, detector_names, progress_option
 from pipeline.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def detectors(command: Command) -> Command:
     named = click.option(
         "--detectors", "names", metavar="NAME,...",
         default="mahalanobis,relative_mahalanobis,she,kl_matching", show_default=True,
+        shell_complete=detector_names,
         callback=lambda _c, _p, text: [name.strip() for name in text.split(",")],
     )  # fmt: skip
     pool = click.option(

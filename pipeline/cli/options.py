@@ -17,6 +17,26 @@ MEMORY = "Memory per worker: 512MiB, 8GB or auto."
 DEVICE_MEMORY = "Memory per worker on its GPU: 8GB or auto."
 
 
+def detector_names(_context: Any, _option: Any, typed: str) -> list[str]:
+    """Complete the last name of a list of detectors for a shell."""
+    from pipeline import detectors
+
+    before, comma, last = typed.rpartition(",")
+    return [before + comma + name for name in detectors.names() if name.startswith(last)]
+
+
+def assignments(context: Any, option: Any, typed: str) -> list[str]:
+    """Complete a key of a job at top level, or the name of a detector that one is set to."""
+    key, equals, last = typed.partition("=")
+    if equals:
+        names = detector_names(context, option, last) if key.startswith("detectors.") else []
+        return [f"{key}={name}" for name in names]
+    from pipeline.config import JobConfig
+
+    known = [field.alias or name for name, field in JobConfig.model_fields.items()]
+    return [name for name in known if name.startswith(key)]
+
+
 def common(command: Command) -> Command:
     """Add ``--json``, ``-q`` and ``-v``, and hand the command the terminal they configure."""
 
@@ -49,7 +69,7 @@ def job_options(command: Command) -> Command:
         "--dashboard/--no-dashboard", default=None, help="Start worker processes with a dashboard."
     )
     @click.option(
-        "--set", "assignments", metavar="KEY=VALUE", multiple=True,
+        "--set", "assignments", metavar="KEY=VALUE", multiple=True, shell_complete=assignments,
         help="Override any key of the job, e.g. detectors.0.ridge=1e-3; may be repeated.",
     )  # fmt: skip
     @functools.wraps(command)

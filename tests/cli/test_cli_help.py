@@ -1,5 +1,6 @@
 """The first things people type, and what they cost."""
 
+import os
 import subprocess
 import sys
 
@@ -98,3 +99,27 @@ def test_the_public_names_are_found_when_they_are_used():
     assert {"fit", "score", "evaluate", "run", "Store", "detectors", "metrics"} <= set(dir(ff))
     with pytest.raises(AttributeError, match="did you mean 'evaluate'"):
         ff.evalute  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("featfold pl", ["plan"]),
+        ("featfold run --mem", ["--memory"]),
+        ("featfold bench fit s --detectors vim,maha", ["vim,mahalanobis", "vim,mahalanobis_odin"]),
+        ("featfold run j --set detectors.0=vr", ["detectors.0=vra"]),
+        ("featfold plan j --set resour", ["resources"]),
+    ],
+)
+def test_a_shell_completes_verbs_options_detectors_and_keys(words, expected):
+    environment = {**os.environ, "_FEATFOLD_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    environment["COMP_CWORD"] = str(words.count(" "))
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline"], capture_output=True, text=True, timeout=60,
+        env=environment,
+    )  # fmt: skip
+    assert [line.partition(",")[2] for line in done.stdout.split()] == expected
+
+
+def test_the_help_says_how_completion_is_switched_on(cli):
+    assert "_FEATFOLD_COMPLETE=bash_source featfold" in cli("--help").out
