@@ -49,6 +49,7 @@ def fit(
     data stores none: see :func:`pipeline.inputs.choose_head`. Rows with labels < 0 are left out.
     ``val`` are further in-distribution rows, for the detectors with ``fit_split: val`` and for the
     scales of ensembles.
+    ``device="cuda"`` has rows folded on GPUs, as ``cluster="cuda"`` does.
     With ``model``, a module or any callable that runs on ``device``, ``data`` and ``val`` are
     loaders of (inputs, labels), read once: see :func:`pipeline.extract.loading.opened`. Where one
     pass is enough for every detector, rows go straight from the model into the statistics and are

@@ -85,7 +85,8 @@ def at_work(
 ) -> Iterator[tuple[dict[str, Job], Workplace]]:
     """Yield jobs over data, and what runs them; what cannot be is refused first.
 
-    Without a model, data are rows already: see :func:`pipeline.inputs.as_split`. With one, they are
+    Without a model, data are rows already: see :func:`pipeline.inputs.as_split`; a device of CUDA
+    then asks for workers with GPUs. With one, they are
     loaders, each of which is read once: straight into the folds where one pass is enough and the
     number of classes is known, else into temporary files of the cache, so that any detector may
     pass over them as often as it needs. See :func:`pipeline.extract.loading.opened`.
@@ -95,6 +96,8 @@ def at_work(
     if call.model is None:
         if call.stream:
             raise ConfigError("stream: True needs a model= whose rows are folded as it makes them")
+        if str(call.device).startswith("cuda") and call.cluster == "auto":
+            call = call._replace(cluster="cuda")
         with _placed(prepare(*_as_they_are(loads)), call) as found:
             yield found
         return

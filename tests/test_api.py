@@ -1,6 +1,7 @@
 """The Python interface, as people type it."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -333,3 +334,11 @@ def test_an_evaluation_prints_its_numbers(fitted):
     lines = repr(found).splitlines()
     assert len(lines) == 1 + len(ALL)
     assert lines[1].startswith("msp on ood/far/a: auroc 0.")
+
+
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="a GPU may be there")
+def test_rows_for_a_device_that_is_not_there_are_refused():
+    rows = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+    with pytest.raises(ConfigError, match="cluster: cuda"):
+        ff.fit("mahalanobis", rows, device="cuda")
+    assert ff.fit("mahalanobis", rows, device="cpu")
