@@ -5,6 +5,8 @@ exit code that the command line returns for it. A class names its ``__new__`` wh
 find another one than it uses: dask calls it by name for what a worker has raised.
 """
 
+from typing import TYPE_CHECKING
+
 
 class FeatfoldError(Exception):
     """Base of every error that featfold raises on purpose."""
@@ -35,7 +37,15 @@ class BudgetError(FeatfoldError, MemoryError):
     """A plan whose projected memory exceeds what a worker may use; raised before any read."""
 
     exit_code = 3
-    __new__ = Exception.__new__  # type: ignore[assignment]
+    if not TYPE_CHECKING:
+        __new__ = Exception.__new__
+
+
+class DeviceMemoryError(FeatfoldError, MemoryError):
+    """A block that a device has no room for, in however small steps its rows come."""
+
+    if not TYPE_CHECKING:
+        __new__ = Exception.__new__
 
 
 class DataError(FeatfoldError, ValueError):
@@ -49,7 +59,8 @@ class DataError(FeatfoldError, ValueError):
 class MissingInputError(DataError, FileNotFoundError):
     """An input file, store, split or array that is not there."""
 
-    __new__ = FileNotFoundError.__new__  # type: ignore[assignment]
+    if not TYPE_CHECKING:
+        __new__ = FileNotFoundError.__new__
 
 
 class IncompleteError(DataError):
