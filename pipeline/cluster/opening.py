@@ -67,6 +67,7 @@ def open_cluster(
     with shared_rows(cache, here) as shared, _client(resources) as client:
         remote.greet(client)
         workers = sum(client.nthreads().values())
+        settings = replace(settings, device_nbytes=resources.device_nbytes)
         with _placed(client, resources) as place:
             yield Cluster(
                 replace(resources, workers=workers),

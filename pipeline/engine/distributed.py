@@ -16,13 +16,16 @@ from pipeline import stopping
 from pipeline.arrays import HOST, Place
 from pipeline.chunk import Split
 from pipeline.content import constants_in, read_constants_from
+from pipeline.engine.halving import Halving
 from pipeline.engine.schedule import FoldStep, MergeStep, Schedule
 from pipeline.engine.settings import (
     BLAS_THREADS,
     CONSTANTS,
     DEFAULTS,
     Finished,
+    Say,
     Settings,
+    log,
     mended,
     window,
 )
@@ -34,6 +37,10 @@ from pipeline.plan import Pass, Work, human, project
 
 if TYPE_CHECKING:
     from pipeline.store.shared import SharedRows
+
+
+Told = tuple[int, list[str]]
+"""What a task returns: the bytes that it read, and what there is to say of it."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,10 @@ class Dask:
     place: Place = HOST
     finished: Finished | None = None
     shared: SharedRows | None = None
+    say: Say = log
 
     def __call__(self, pass_: Pass) -> Sequence[Partial]:
+        halving = Halving(self.place, self.settings, self.say)
         for constant in constants_in([(work.statistics, work.rows) for work in pass_.works]):
             constant.save(self.cache / CONSTANTS)
         try:
@@ -61,7 +70,7 @@ class Dask:
                 works = [replace(work, split=shared.of(work.split)) for work in pass_.works]
                 homes = [self.cache if _is_durable(w) else shared.directory for w in works]
                 return [
-                    mended(partial(self._run, pass_, work, home))
+                    mended(partial(self._run, halving, pass_, work, home))
                     for work, home in zip(works, homes, strict=True)
                 ]
         except Exception as error:
@@ -74,11 +83,11 @@ class Dask:
 
         return nullcontext(self.shared) if self.shared else shared_rows(self.cache)
 
-    def _run(self, pass_: Pass, work: Work, home: Path) -> Partial:
+    def _run(self, halving: Halving, pass_: Pass, work: Work, home: Path) -> Partial:
         read = 0
         for schedule in self.settings.schedules(work, home):
             try:
-                read += self._drive(pass_, schedule)
+                read += self._drive(halving, pass_, schedule)
                 stopping.check()
                 root = root_of(schedule, read) if schedule.part is None else None
             finally:
@@ -86,7 +95,7 @@ class Dask:
         assert root is not None  # the last schedule is that of all parts
         return root
 
-    def _drive(self, pass_: Pass, schedule: Schedule) -> int:
+    def _drive(self, halving: Halving, pass_: Pass, schedule: Schedule) -> int:
         """Run the steps in order, with a bounded number of folds in flight; return the bytes read.
 
         A task is let go once it is done and its merge is submitted, so that workers and scheduler
@@ -110,22 +119,32 @@ class Dask:
                 while len(flying) >= limit:
                     finished = done.next_batch()
                     flying.difference_update(finished)
-                    read += sum(self.client.gather(finished))  # raises what a task raised
-                future = self._fold(pass_, schedule, step, token)
+                    read += self._gathered(finished, halving)
+                future = self._fold(halving, pass_, schedule, step, token)
                 flying.add(future)
             for name in step.inputs:
                 made.pop(name, None)
             made |= dict.fromkeys(step.outputs, future)
             done.add(future)
-        return read + sum(sum(self.client.gather(finished)) for finished in done.batches())
+        return read + sum(self._gathered(finished, halving) for finished in done.batches())
 
-    def _fold(self, pass_: Pass, schedule: Schedule, step: FoldStep, token: str) -> Any:
+    def _gathered(self, futures: Sequence[Any], halving: Halving) -> int:
+        """Return the bytes that tasks have read; raise what they raised, say what they noted."""
+        read = 0
+        for nbytes, notes in self.client.gather(futures):
+            read += nbytes
+            halving.tell(notes)
+        return read
+
+    def _fold(
+        self, halving: Halving, pass_: Pass, schedule: Schedule, step: FoldStep, token: str
+    ) -> Any:
         work = schedule.work_of(step)
         block = step.blocks[0]
         source = work.split.only(block) if len(step.blocks) == 1 else work.split
         future = self.client.submit(
             _fold_task, source, step, self.cache / CONSTANTS, schedule.partials.directory,
-            self.settings.shrink, self.place,
+            halving,
             key=(pass_.name, work.split.name, f"block{block.index:04d}", token),
         )  # fmt: skip
         future.add_done_callback(lambda done: self._tell(done, pass_, work, step))
@@ -186,17 +205,17 @@ def _is_durable(work: Work) -> bool:
 
 
 def _fold_task(
-    split: Split, step: FoldStep, constants: Path, partials: Path, shrink: int, place: Place
-) -> int:
+    split: Split, step: FoldStep, constants: Path, partials: Path, halving: Halving
+) -> Told:
     read_constants_from(constants, constants_in((step.statistics, step.tables)))
     _limit_blas()
-    return run_fold(split, step, Partials(partials), place, shrink)
+    return run_fold(split, step, Partials(partials), halving), halving.notes
 
 
-def _merge_task(step: MergeStep, directory: Path, thin: bool, needed: Sequence[int]) -> int:
+def _merge_task(step: MergeStep, directory: Path, thin: bool, needed: Sequence[Told]) -> Told:
     _limit_blas()
     run_merge(step, Partials(directory), thin)
-    return 0
+    return 0, []
 
 
 @cache

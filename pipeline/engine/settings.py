@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ MENDS_LIMIT = 64
 T = TypeVar("T")
 Finished = Callable[[Pass, Work, Block], None]
 """Told of every block that was folded."""
+Say = Callable[[str], None]
+"""Told what people should know of a run."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Settings:
     """Drop partials once their merge stands for them."""
     part: tuple[int, int] | None = None
     """(i, n): fold the i-th of n shares of the blocks only, and merge nothing."""
+    device_nbytes: int | None = None
+    """What a worker may hold on its device, where it has one."""
 
     def schedule(self, work: Work, cache: Path) -> Schedule:
         """Return what is left to do of a work."""
@@ -57,6 +62,11 @@ class Settings:
 
 
 DEFAULTS = Settings()
+
+
+def log(text: str) -> None:
+    """Say something where nobody else listens."""
+    logging.getLogger("featfold").warning(text)
 
 
 def mended(run: Callable[[], T]) -> T:

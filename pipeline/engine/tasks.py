@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pipeline.arrays import HOST, Place
 from pipeline.chunk import Block, Split
+from pipeline.engine.halving import Halving
 from pipeline.engine.schedule import FoldStep, MergeStep, Schedule
 from pipeline.engine.tree import tree
-from pipeline.fold import AnyStatistic, Output, Partial, fold, merge
+from pipeline.fold import AnyStatistic, Output, Partial, merge
 from pipeline.partials import FAN_IN, Kept, Partials
 from pipeline.procedure import Rows
 
 
-def run_fold(
-    split: Split, step: FoldStep, partials: Partials, place: Place = HOST, shrink: int = 0
-) -> int:
+def run_fold(split: Split, step: FoldStep, partials: Partials, halving: Halving) -> int:
     """Fold the blocks of a step and keep what is missing; return the bytes that were read."""
     missing = [e for e in step.statistics if not partials.has(e.key, e.node)]
     tables = [e for e in step.tables if not all(partials.has(e.key, leaf) for leaf in e.leaves)]
@@ -29,7 +27,7 @@ def run_fold(
 
     def fold_block(position: int, block: Block) -> Partial:
         asked = [entry.rows for entry in tables]
-        found = fold(statistics, split, block, asked, place, shrink=shrink)
+        found = halving.fold(statistics, split, block, asked)
         for entry, (table,) in zip(tables, found.outputs, strict=True):
             partials.put(entry.key, entry.leaves[position], Kept(table, block.rows, block.rows))
         return found.without_outputs()

@@ -12,11 +12,12 @@ from pathlib import Path
 from pipeline import stopping
 from pipeline.arrays import HOST, Place
 from pipeline.chunk import Block
+from pipeline.engine.halving import Halving
 from pipeline.engine.schedule import FoldStep, MergeStep, Schedule
 from pipeline.engine.serial import merged
-from pipeline.engine.settings import DEFAULTS, Finished, Settings, mended, window
+from pipeline.engine.settings import DEFAULTS, Finished, Say, Settings, log, mended, window
 from pipeline.engine.tasks import root_of, run_fold, run_merge
-from pipeline.fold import Partial, fold
+from pipeline.fold import Partial
 from pipeline.plan import Pass, Work
 
 
@@ -33,31 +34,34 @@ class Threads:
     settings: Settings = DEFAULTS
     place: Place = HOST
     finished: Finished | None = None
+    say: Say = log
 
     def __call__(self, pass_: Pass) -> Sequence[Partial]:
+        halving = Halving(self.place, self.settings, self.say)
         with ThreadPoolExecutor(self.workers, thread_name_prefix=pass_.name) as pool:
             try:
-                return [mended(partial(self._run, pool, pass_, work)) for work in pass_.works]
+                return [
+                    mended(partial(self._run, pool, halving, pass_, work)) for work in pass_.works
+                ]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
 
-    def _run(self, pool: ThreadPoolExecutor, pass_: Pass, work: Work) -> Partial:
+    def _run(self, pool: ThreadPoolExecutor, halving: Halving, pass_: Pass, work: Work) -> Partial:
         if self.cache is None or not self.settings.schedule(work, self.cache).durable:
-            return merged(work, self._folds(pool, pass_, work))
+            return merged(work, self._folds(pool, halving, pass_, work))
         read = 0
         for schedule in self.settings.schedules(work, self.cache):
-            read += sum(self._steps(pool, pass_, schedule))
+            read += sum(self._steps(pool, halving, pass_, schedule))
         return root_of(schedule, read)
 
-    def _folds(self, pool: ThreadPoolExecutor, pass_: Pass, work: Work) -> Iterator[Partial]:
+    def _folds(
+        self, pool: ThreadPoolExecutor, halving: Halving, pass_: Pass, work: Work
+    ) -> Iterator[Partial]:
         """Yield the partials of the blocks in order, with a bounded number in flight."""
 
         def fold_block(block: Block) -> Partial:
-            partial = fold(
-                work.statistics, work.split, block, work.rows, self.place,
-                shrink=self.settings.shrink,
-            )  # fmt: skip
+            partial = halving.fold(work.statistics, work.split, block, work.rows)
             self._tell(pass_, work, (block,))
             return partial
 
@@ -70,7 +74,9 @@ class Threads:
         while flying:
             yield flying.popleft().result()
 
-    def _steps(self, pool: ThreadPoolExecutor, pass_: Pass, schedule: Schedule) -> Iterator[int]:
+    def _steps(
+        self, pool: ThreadPoolExecutor, halving: Halving, pass_: Pass, schedule: Schedule
+    ) -> Iterator[int]:
         """Run the steps; yield the bytes that each read."""
         made: dict[tuple[str, str], Future[int]] = {}
         flying: deque[Future[int]] = deque()
@@ -82,7 +88,7 @@ class Threads:
                 run_merge(step, schedule.partials, schedule.thin)
                 return 0
             work = schedule.work_of(step)
-            read = run_fold(work.split, step, schedule.partials, self.place, self.settings.shrink)
+            read = run_fold(work.split, step, schedule.partials, halving)
             self._tell(pass_, work, step.blocks)
             return read
 

@@ -12,11 +12,11 @@ import threading
 import time
 
 from pipeline.__main__ import main
-from pipeline.engine import distributed, tasks, threads
+from pipeline.engine import distributed, halving, threads
 
 SECONDS = 0.02
 LOG = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-fold, run_fold = tasks.fold, tasks.run_fold
+fold, run_fold = halving.fold, threads.run_fold
 
 
 def tell(what, block):
@@ -41,7 +41,7 @@ def told_run_fold(split, step, *rest):
     return read
 
 
-tasks.fold = slow_fold
+halving.fold = slow_fold
 distributed.run_fold = threads.run_fold = told_run_fold
 
 if __name__ == "__main__":
