@@ -10,6 +10,7 @@ import numpy as np
 
 from pipeline import arrays
 from pipeline.chunk import Chunk
+from pipeline.content import constants_in
 from pipeline.fold import closure
 from pipeline.testing import drive, recipes
 from pipeline.testing.fake_device import PLACE, fake_device
@@ -128,6 +129,7 @@ class MemoryLaws:
             "views": reading + sum(view.nbytes(schema, data.rows) for view in views),
             "states": 2 * statistic.state_nbytes(schema),
             "work": max(statistic.work_nbytes(schema, rows) for rows in (0, data.rows)),
+            "constants": sum(constant.array.nbytes for constant in constants_in(statistic)),
         }
         with fake_device() as device:
             state = arrays.map_arrays(PLACE.put, statistic.empty(schema))
