@@ -204,7 +204,7 @@ def _run(
     pinned = pinned_to(earlier.turns, cache, config.store) if earlier else None
     with (
         stopping.heeded(),
-        open_cluster(planned.resources, cache, settings, finished)
+        open_cluster(planned.resources, cache, settings, finished, told.say)
         if streaming is None
         else unstored.cluster_of(planned, streaming, cache, finished) as cluster,
     ):

@@ -12,7 +12,7 @@ from pipeline import machine
 from pipeline.arrays import HOST, Place, devices
 from pipeline.cluster import cuda, local, remote
 from pipeline.cluster.resources import HERE, Resources
-from pipeline.engine import DEFAULTS, Dask, Execute, Finished, Settings, Threads
+from pipeline.engine import DEFAULTS, Dask, Execute, Finished, Say, Settings, Threads, log
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,14 @@ def open_cluster(
     cache: Path,
     settings: Settings = DEFAULTS,
     finished: Finished | None = None,
+    say: Say = log,
 ) -> Iterator[Cluster]:
     """Start, or connect to, the workers; stop what was started at the end.
 
     ``cache`` is the directory of partials and constants, which all workers reach.
     """
     if resources.kind == "threads":
-        execute = Threads(resources.workers, cache, settings, finished=finished)
+        execute = Threads(resources.workers, cache, settings, finished=finished, say=say)
         yield Cluster(resources, execute)
         return
     from pipeline.store.shared import shared_rows
@@ -71,7 +72,7 @@ def open_cluster(
         with _placed(client, resources) as place:
             yield Cluster(
                 replace(resources, workers=workers),
-                Dask(client, cache, settings, place, finished, shared),
+                Dask(client, cache, settings, place, finished, shared, say),
                 client.dashboard_link,
                 client,
                 place,

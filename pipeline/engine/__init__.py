@@ -20,7 +20,9 @@ from pipeline.engine.serial import run_serial as run_serial
 from pipeline.engine.settings import DEFAULTS as DEFAULTS
 from pipeline.engine.settings import PARTIALS as PARTIALS
 from pipeline.engine.settings import Finished as Finished
+from pipeline.engine.settings import Say as Say
 from pipeline.engine.settings import Settings as Settings
+from pipeline.engine.settings import log as log
 from pipeline.engine.streaming import Streaming as Streaming
 from pipeline.engine.threads import Threads as Threads
 from pipeline.engine.tree import tree as tree
