@@ -22,6 +22,8 @@ from pipeline.testing.fixtures import one_blas_thread as one_blas_thread  # noqa
 
 MEASURED = ("memory", "kill", "signal")
 """Words in the names of tests that measure this machine, or hit processes at chosen moments."""
+GPUS = {"cupy", "cuda"}
+"""Libraries of the laws that are there only where a GPU answers."""
 AGAIN = {"reruns": 2, "reruns_delay": 2, "only_rerun": ["AssertionError"]}
 """Threads that other tests left allocate too: memory is measured again before it is too much."""
 
@@ -35,6 +37,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         law = isinstance(item, pytest.Function) and item.cls is not None
         if any(word in item.nodeid for word in MEASURED) and not law:
             item.add_marker(pytest.mark.alone)
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if GPUS.intersection(map(str, parameters.values())):
+            item.add_marker(pytest.mark.gpu)
         if "memory" in item.nodeid:
             item.add_marker(pytest.mark.flaky(**AGAIN))
 

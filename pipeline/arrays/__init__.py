@@ -27,6 +27,7 @@ from pipeline.arrays.kernels import top_k as top_k
 from pipeline.arrays.libraries import HOST as HOST
 from pipeline.arrays.libraries import Array as Array
 from pipeline.arrays.libraries import Place as Place
+from pipeline.arrays.libraries import answers as answers
 from pipeline.arrays.libraries import device_of as device_of
 from pipeline.arrays.libraries import gpu_place as gpu_place
 from pipeline.arrays.libraries import is_array as is_array

@@ -88,6 +88,12 @@ def gpu_place() -> Place | None:
     return Place("torch", "cuda") if torch_cuda() else None
 
 
+def answers(place: Place) -> bool:
+    """Tell whether the GPU of a place can be used by this process, which then loads its library."""
+    module = importlib.import_module(place.library)
+    return bool(module.cuda.is_available())
+
+
 def torch_cuda() -> str:
     """Return the version of CUDA that the installed torch is built for; empty for none."""
     spec = find_spec("torch")

@@ -13,15 +13,17 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol, runtime_checkable
 
 from pipeline import arrays, stopping
 from pipeline.arrays import HOST, Place
 from pipeline.chunk import Block, Chunk, Schema, Split
+from pipeline.engine.halving import Halving
 from pipeline.engine.serial import Execute, merged, run_serial
-from pipeline.engine.settings import Finished
+from pipeline.engine.settings import Finished, Say, Settings, log
 from pipeline.errors import StoppedError
-from pipeline.fold import Partial, fields_read, fold, step_of
+from pipeline.fold import Partial, fields_read, step_of
 from pipeline.plan import Pass, Work
 
 Pieces = Iterator[Block | Chunk]
@@ -56,11 +58,13 @@ class Streaming:
     place: Place = HOST
     finished: Finished | None = None
     others: Execute = run_serial
+    say: Say = log
 
     def __call__(self, pass_: Pass) -> Sequence[Partial]:
-        return [self._run(pass_, work) for work in pass_.works]
+        halving = Halving(self.place, Settings(self.shrink), self.say)
+        return [self._run(halving, pass_, work) for work in pass_.works]
 
-    def _run(self, pass_: Pass, work: Work) -> Partial:
+    def _run(self, halving: Halving, pass_: Pass, work: Work) -> Partial:
         if not isinstance(work.split, Stream):
             (root,) = self.others(Pass(pass_.stage, pass_.number, (work,), pass_.asked_by))
             return root
@@ -68,24 +72,27 @@ class Streaming:
         step_rows = step_of(work.split, work.statistics, self.shrink)
         with closing(work.split.pieces(fields, step_rows)) as pieces:
             if not self.folders:
-                return merged(work, self._in_turn(pass_, work, _heeding(pieces)))
+                return merged(work, self._in_turn(halving, pass_, work, _heeding(pieces)))
             with ThreadPoolExecutor(self.folders, thread_name_prefix=pass_.name) as pool:
                 waiting = _Waiting(self.ahead_nbytes)
                 try:
-                    folds = self._beside(pass_, work, _heeding(pieces), pool, waiting)
+                    folds = self._beside(halving, pass_, work, _heeding(pieces), pool, waiting)
                     return merged(work, folds)
                 finally:
                     waiting.leave()
 
-    def _in_turn(self, pass_: Pass, work: Work, pieces: Pieces) -> Iterator[Partial]:
+    def _in_turn(
+        self, halving: Halving, pass_: Pass, work: Work, pieces: Pieces
+    ) -> Iterator[Partial]:
         block = next(pieces, None)
         while isinstance(block, Block):
-            passing = _Passing(work.split, pieces)
-            yield self._folded(pass_, work, block, passing)
+            passing = _Passing(work.split, pieces, self.place.on_device)
+            yield self._folded(halving, pass_, work, block, passing)
             block = passing.following
 
     def _beside(
         self,
+        halving: Halving,
         pass_: Pass,
         work: Work,
         pieces: Pieces,
@@ -98,7 +105,8 @@ class Streaming:
 
         def fold_block(block: Block, taken: _Channel) -> Partial:
             with closing(taken):
-                return self._folded(pass_, work, block, _Passing(work.split, taken.chunks()))
+                passing = _Passing(work.split, taken.chunks(), self.place.on_device)
+                return self._folded(halving, pass_, work, block, passing)
 
         for piece in pieces:
             for failed in (each for each in flying if each.done() and each.exception()):
@@ -119,8 +127,10 @@ class Streaming:
         while flying:
             yield flying.popleft().result()
 
-    def _folded(self, pass_: Pass, work: Work, block: Block, passing: _Passing) -> Partial:
-        partial = fold(work.statistics, passing, block, work.rows, self.place, shrink=self.shrink)
+    def _folded(
+        self, halving: Halving, pass_: Pass, work: Work, block: Block, passing: _Passing
+    ) -> Partial:
+        partial = halving.fold(work.statistics, passing, block, work.rows)
         if self.finished is not None:
             self.finished(pass_, work, Block(block.index, block.start, block.start + partial.rows))
         return partial
@@ -136,13 +146,17 @@ def _heeding(pieces: Pieces) -> Pieces:
 
 
 class _Passing:
-    """A block of a stream that is on its way, as a split that can be read."""
+    """A block of a stream that is on its way, as a split that can be read.
+
+    Where it ``keeps`` its rows, which the host then holds until it is folded, it can be read again.
+    """
 
     in_turn = True
     """Whether rows must be read by the thread that folds them: a model may make them there."""
 
-    def __init__(self, split: Split, pieces: Pieces) -> None:
-        self.split, self.pieces = split, pieces
+    def __init__(self, split: Split, pieces: Pieces, keeps: bool = False) -> None:
+        self.split, self.pieces, self.keeps = split, pieces, keeps
+        self.kept: list[Chunk] = []
         self.following: Block | None = None
         """The block that came after this one."""
 
@@ -173,13 +187,22 @@ class _Passing:
     def read(
         self, block: Block, fields: frozenset[str], step_rows: int | None = None
     ) -> Iterator[Chunk]:
-        """Yield the chunks up to the next block."""
-        for piece in self.pieces:
+        """Yield the chunks up to the next block, from the first that was kept."""
+        again = (_cut(chunk, 0, chunk.rows) for chunk in tuple(self.kept))
+        for piece in chain(again, self._coming()):
+            for start in range(0, piece.rows, step := step_rows or self.chunk_rows):
+                yield piece if piece.rows <= step else _cut(piece, start, step)
+            del piece  # its rows, before the next are made
+
+    def _coming(self) -> Iterator[Chunk]:
+        for piece in self.pieces if self.following is None else ():
             if isinstance(piece, Block):
                 self.following = piece
                 return
+            if self.keeps:
+                self.kept.append(_cut(piece, 0, piece.rows))
             yield piece
-            del piece  # its rows, before the next are made
+            del piece
 
     def reading_nbytes(self, fields: frozenset[str], step_rows: int | None = None) -> int:
         """Return what the split itself says."""
@@ -192,6 +215,13 @@ class _Passing:
     def identity(self, block: Block, fields: frozenset[str]) -> str | None:
         """Return None: nothing is stored."""
         return None
+
+
+def _cut(chunk: Chunk, start: int, rows: int) -> Chunk:
+    """Return some rows of a chunk, which are in the same memory."""
+    rows = min(rows, chunk.rows - start)
+    part = {name: x[start : start + rows, ...] for name, x in chunk.arrays.items()}
+    return Chunk(chunk.schema, chunk.start + start, rows, part, is_ood=chunk.is_ood)
 
 
 class _Waiting:

@@ -23,6 +23,8 @@ PLACES = {
     "array_api_strict": Place("array_api_strict", "device1"),
 }
 """Where every law holds; the strict library's second device refuses to be mixed with the host."""
+if (gpu := arrays.gpu_place()) is not None and arrays.answers(gpu):
+    PLACES[gpu.library if gpu.library == "cupy" else "cuda"] = gpu
 
 Host = np.ndarray[Any, Any]
 Splits = Split | Sequence[Split]

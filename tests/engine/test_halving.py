@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from pipeline.engine import Dask, Threads, halving, run_jobs
+from pipeline.chunk import Chunk
+from pipeline.engine import Dask, Streaming, Threads, halving, run_jobs
 from pipeline.errors import DeviceMemoryError
 from pipeline.inputs import choose_head, detectors_by_id, fit_jobs
 from pipeline.store import ArraySplit
@@ -15,11 +16,22 @@ DETECTORS = ("mahalanobis", "relative_mahalanobis")
 SAID = "of id/train did not fit on the device: chunks are halved to"
 
 
-def jobs():
+class Stream(ArraySplit):
+    """Rows that come once, each chunk in memory of its own."""
+
+    def pieces(self, fields, step_rows):
+        for block in self.blocks:
+            yield block
+            for chunk in self.read(block, fields, step_rows):
+                rows = {name: array.copy() for name, array in chunk.arrays.items()}
+                yield Chunk(chunk.schema, chunk.start, chunk.rows, rows)
+
+
+def jobs(kind=ArraySplit):
     rng = np.random.default_rng(0)
     labels = np.arange(N) % K
     tokens = rng.normal(size=(N, T, D)).astype("f4") + labels[:, None, None]
-    split = ArraySplit(tokens, labels, block_rows=N // BLOCKS)
+    split = kind(tokens, labels, block_rows=N // BLOCKS)
     return fit_jobs(detectors_by_id(DETECTORS), split, choose_head(None, split.schema, split))
 
 
@@ -96,6 +108,18 @@ def test_workers_halve_and_their_client_says_so_once(whole, dask_client, tmp_pat
     assert sorted(blocks) == list(range(BLOCKS))
     assert len(said) == 1
     assert SAID in said[0]
+
+
+@pytest.mark.parametrize("folders", [0, 1, 2])
+def test_rows_of_a_stream_are_kept_until_their_block_is_folded(whole, folders):
+    expected, limit = whole
+    said = []
+    execute = Streaming(folders, 10**6, place=PLACE, say=said.append)
+    with fake_device(limit * max(1, folders)) as device:
+        assert run_jobs(jobs(Stream), execute) == expected
+        assert device.peak_nbytes() <= limit * max(1, folders)
+    assert len(said) == (folders < 2)  # two folds need not be at their most at once
+    assert all(SAID in text for text in said)
 
 
 def test_what_does_not_fit_row_by_row_is_named_with_remedies(dask_client, tmp_path):

@@ -22,7 +22,7 @@ import pipeline as ff
 from pipeline.chunk import ArraySpec
 from pipeline.store import Store
 
-WORKERS = 2
+WORKERS, BLOCKS = 2, 16
 SECONDS = 60
 
 
@@ -99,8 +99,12 @@ def _store(site: Site) -> Store:
     t, d = site.size(49, 4), site.size(256, 8)
     specs = {"features": ArraySpec((t, d), "float16", "TD"), "labels": ArraySpec((), "int64")}
     for name, n in (("id/train", site.size(20_000, 400)), ("id/test", site.size(2_000, 40))):
-        labels = rng.integers(0, 10, n)
-        features = rng.standard_normal((n, t, d), dtype="f4") + labels[:, None, None]
-        writer = made.create_split(name, specs, classes=10, rows=n)
-        writer.write(0, {"features": features.astype("f2"), "labels": labels})
+        nbytes = 2 * n * t * d // BLOCKS
+        writer = made.create_split(
+            name, specs, classes=10, rows=n, block_nbytes=nbytes, chunk_nbytes=nbytes
+        )
+        for block in writer.blocks:
+            labels = rng.integers(0, 10, block.rows)
+            features = rng.standard_normal((block.rows, t, d), dtype="f4") + labels[:, None, None]
+            writer.write(block.index, {"features": features.astype("f2"), "labels": labels})
     return made
