@@ -1,4 +1,4 @@
-"""The check that only a GPU can pass: its script says plainly where there is none, and rehearses."""
+"""The check that only a GPU can pass: where there is none it says so, and it can be rehearsed."""
 
 import json
 import os
