@@ -188,10 +188,12 @@ class _Passing:
         self, block: Block, fields: frozenset[str], step_rows: int | None = None
     ) -> Iterator[Chunk]:
         """Yield the chunks up to the next block, from the first that was kept."""
-        again = (_cut(chunk, 0, chunk.rows) for chunk in tuple(self.kept))
-        for piece in chain(again, self._coming()):
-            for start in range(0, piece.rows, step := step_rows or self.chunk_rows):
-                yield piece if piece.rows <= step else _cut(piece, start, step)
+        step = step_rows or self.chunk_rows
+        for piece in chain(tuple(self.kept), self._coming()):
+            if self.keeps:  # what is kept stays on the host
+                yield from (_cut(piece, start, step) for start in range(0, piece.rows, step))
+            else:
+                yield piece
             del piece  # its rows, before the next are made
 
     def _coming(self) -> Iterator[Chunk]:
@@ -200,7 +202,7 @@ class _Passing:
                 self.following = piece
                 return
             if self.keeps:
-                self.kept.append(_cut(piece, 0, piece.rows))
+                self.kept.append(piece)
             yield piece
             del piece
 
