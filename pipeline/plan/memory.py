@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from pipeline.arrays.devices import SLOTS
 from pipeline.bank import BANK_LIMIT_NBYTES, group_nbytes, searches, streamed, waiting
 from pipeline.chunk import Split
 from pipeline.content import constants_in
@@ -14,8 +15,6 @@ from pipeline.fold import AnyStatistic, closure, grain_rows, group_of, row_nbyte
 from pipeline.plan.passes import WINDOW, Pass, Work, levels_in_a_task
 from pipeline.pooled import pools
 
-SLOTS = 3
-"""Buffers on their way to a device: one is read into, one is copied, one is computed with."""
 NARROWEST = 2**62
 """Asks for as many stripes as there are classes or positions."""
 SLACK_NBYTES = 8 * 2**20
