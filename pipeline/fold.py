@@ -94,9 +94,11 @@ def fold(
     read_nbytes = read_rows = 0
     step = step_of(split, statistics, shrink)
     step_rows = None if step == split.chunk_rows else step
-    reading = split.read(block, fields_read(split, statistics, rows), step_rows)
+    fields = fields_read(split, statistics, rows)
     in_turn = getattr(split, "in_turn", False)
-    with closing(fed(reading, place, arena, ahead=not in_turn)) as chunks:
+    # No name here for what reads: it ends, and closes its files, with what feeds.
+    feeding = fed(split.read(block, fields, step_rows), place, arena, ahead=not in_turn)
+    with closing(feeding) as chunks:
         for chunk in chunks:
             read_nbytes += arrays.nbytes(chunk.arrays)
             read_rows += chunk.rows

@@ -5,6 +5,7 @@ import pytest
 
 from pipeline import fold
 from pipeline.chunk import ArraySpec
+from pipeline.errors import DataError
 from pipeline.statistics import ClassMoments
 from pipeline.store import ArraySplit, Store, reader
 from pipeline.views import Pooled, Tokens
@@ -84,3 +85,22 @@ def test_rows_in_memory_are_read_in_whole_grains_as_well(grain):
     assert step == grain
     (block, *_), fields = split.blocks, frozenset({"features"})
     assert [chunk.rows for chunk in split.read(block, fields, step)] == [8, 8, 8, 6]
+
+
+def test_a_fold_that_fails_has_closed_what_it_read(tmp_path):
+    ended = []
+
+    class Reading(ArraySplit):
+        def read(self, block, fields, step_rows=None):
+            try:
+                yield from super().read(block, fields, step_rows)
+            finally:
+                ended.append(block.index)
+
+    features = np.ones((20, TOKENS, 3))
+    features[3] = np.nan
+    split = Reading(features, np.zeros(20, np.int64))
+    with pytest.raises(DataError) as kept:  # and with it the frames it was raised in
+        fold.fold([ClassMoments(of=Pooled())], split, split.blocks[0])
+    assert ended == [0]
+    assert kept.value
