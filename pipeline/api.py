@@ -103,6 +103,7 @@ def score(
     that is not finite in what a detector reads is an error; with ``nonfinite="skip"`` its score is
     NaN: thresholds and metrics leave it out, ``predict`` gives -1. With ``model``, ``data`` is a
     loader of inputs, as in :func:`fit`; with ``stream=False`` it goes through temporary files.
+    ``device`` and ``device_memory`` are those of :func:`fit`.
     """
     return scores_of(
         fitted,

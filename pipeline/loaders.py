@@ -85,11 +85,11 @@ def at_work(
 ) -> Iterator[tuple[dict[str, Job], Workplace]]:
     """Yield jobs over data, and what runs them; what cannot be is refused first.
 
-    Without a model, data are rows already: see :func:`pipeline.inputs.as_split`; a device of CUDA
-    then asks for workers with GPUs. With one, they are
-    loaders, each of which is read once: straight into the folds where one pass is enough and the
-    number of classes is known, else into temporary files of the cache, so that any detector may
-    pass over them as often as it needs. See :func:`pipeline.extract.loading.opened`.
+    Without a model, data are rows already: see :func:`pipeline.inputs.as_split`; a device of
+    CUDA then asks for workers with GPUs. With one, they are loaders, each of which is read
+    once: straight into the folds where one pass is enough and the number of classes is known,
+    else into temporary files of the cache, so that any detector may pass over them as often as
+    it needs. See :func:`pipeline.extract.loading.opened`.
     """
     if call.stream not in (None, True, False):
         raise ConfigError(f"stream: {call.stream!r}; expected True, False, or None to choose")
